@@ -1,0 +1,140 @@
+//! The one table of rule kinds.
+//!
+//! A kind is a row of [`KINDS`]; a new kind is a module with its spec type and
+//! one row. Everything else (manifests, stores, views, streams) goes by the row.
+
+use std::{any::Any, fmt, hash, sync::Arc};
+
+use bytes::Bytes;
+
+use crate::{code::Code, condition_route::ConditionRouteSpec, proto::rules::v1::Target};
+
+/// What a spec is refused for: where, what, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code} {path}: {message}; {hint}")]
+pub struct FieldError {
+    /// For `docs/errors.md`.
+    pub code: Code,
+    /// Path from the document's root, `spec.conditions[0]`.
+    pub path: String,
+    /// Byte offset inside the field's text where it goes wrong, for conditions.
+    pub offset: Option<usize>,
+    /// The value at fault, shortened.
+    pub value: Option<String>,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub hint: String,
+}
+
+/// A typed, validated spec of some kind.
+pub trait RuleSpec: fmt::Debug + Send + Sync + Any {
+    /// What calls the rule speaks of; `None`: all of an application's.
+    fn target(&self) -> Option<Target>;
+    /// False: acts as no rule.
+    fn enabled(&self) -> bool;
+    /// Larger first among rules of a tier.
+    fn priority(&self) -> i32;
+    /// What its policy gets, the bytes of `Rule.spec`. Deterministic.
+    fn encode(&self) -> Bytes;
+    /// The spec as a person would write it, normalised; parses back to an equal one.
+    fn to_json(&self) -> serde_json::Value;
+}
+
+/// Parses and validates the `spec` of a manifest. Paths in errors begin with `spec`.
+pub type ParseSpec = fn(serde_json::Value) -> Result<Arc<dyn RuleSpec>, Vec<FieldError>>;
+
+/// Where a kind's rules are evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Chooses among a call's endpoints.
+    Route,
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub struct KindInfo {
+    /// `dubbo.apache.org/v1alpha1`.
+    pub api_version: &'static str,
+    /// `ConditionRoute`.
+    pub name: &'static str,
+    /// `conditionroutes`.
+    pub plural: &'static str,
+    /// For command lines.
+    pub short_names: &'static [&'static str],
+    /// `type` on the wire: `<api version>/<kind>`.
+    pub type_name: &'static str,
+    /// Where its rules work.
+    pub phase: Phase,
+    /// Reads a spec.
+    pub parse: ParseSpec,
+}
+
+/// A kind of rules: a row of a table, equal by type name.
+#[derive(Clone, Copy)]
+pub struct Kind(pub &'static KindInfo);
+
+/// The kinds that a plane serves.
+pub type Kinds = &'static [Kind];
+
+static CONDITION_ROUTE: KindInfo = KindInfo {
+    api_version: "dubbo.apache.org/v1alpha1",
+    name: "ConditionRoute",
+    plural: "conditionroutes",
+    short_names: &["cd"],
+    type_name: "dubbo.apache.org/v1alpha1/ConditionRoute",
+    phase: Phase::Route,
+    parse: ConditionRouteSpec::parse,
+};
+
+/// All kinds.
+pub static KINDS: Kinds = &[Kind::CONDITION_ROUTE];
+
+impl Kind {
+    /// Routes calls by conditions on caller, call and endpoints.
+    pub const CONDITION_ROUTE: Kind = Kind(&CONDITION_ROUTE);
+
+    /// By its name on the wire.
+    pub fn by_type(kinds: Kinds, type_name: &str) -> Option<Kind> {
+        kinds.iter().copied().find(|k| k.type_name == type_name)
+    }
+}
+
+impl std::ops::Deref for Kind {
+    type Target = KindInfo;
+    fn deref(&self) -> &KindInfo {
+        self.0
+    }
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        self.type_name == other.type_name
+    }
+}
+impl Eq for Kind {}
+impl PartialOrd for Kind {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Kind {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.type_name.cmp(other.type_name)
+    }
+}
+impl hash::Hash for Kind {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        self.type_name.hash(state);
+    }
+}
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}

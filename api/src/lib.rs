@@ -1,0 +1,28 @@
+//! The contracts of Rulecast: what rules are, how people write them, and how
+//! they travel.
+//!
+//! Everything here is pure: no I/O, no runtime. [`kind`] holds the one table of
+//! rule kinds from which stores, views, streams and the SDK derive theirs.
+
+pub mod code;
+pub mod condition;
+pub mod condition_route;
+pub mod digest;
+#[cfg(feature = "manifest")]
+pub mod kind;
+#[cfg(feature = "manifest")]
+pub mod manifest;
+pub mod proto;
+#[cfg(feature = "manifest")]
+pub mod resource;
+pub mod service_key;
+pub mod spiffe;
+
+pub use code::Code;
+pub use digest::Digest;
+#[cfg(feature = "manifest")]
+pub use kind::{Kind, Kinds};
+#[cfg(feature = "manifest")]
+pub use resource::{Resource, ResourceId};
+pub use service_key::ServiceKey;
+pub use spiffe::SpiffeId;

@@ -1,0 +1,1 @@
+//! Manifests: rules as people write them, in YAML or JSON.

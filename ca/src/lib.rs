@@ -1,0 +1,1 @@
+//! The certificate authority of Rulecast: root and intermediate, attestors, issuing.

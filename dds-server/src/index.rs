@@ -1,0 +1,1 @@
+//! The index: all accepted rules, typed and with digests.

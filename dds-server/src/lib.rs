@@ -1,0 +1,10 @@
+//! The delivery plane of Rulecast: stores, index, views, streams, rollout.
+
+pub mod index;
+pub mod observe;
+pub mod rollout;
+pub mod scope;
+pub mod store;
+pub mod stream;
+pub mod view;
+pub mod views;

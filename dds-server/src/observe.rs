@@ -1,0 +1,1 @@
+//! The gRPC service: thin shells around the stream engine.

@@ -1,0 +1,1 @@
+//! Who holds what: acknowledged digests per stream and kind, and exceptions.

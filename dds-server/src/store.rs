@@ -1,0 +1,1 @@
+//! Where rules come from.

@@ -1,0 +1,1 @@
+//! The stream engine: one client's state, without I/O.

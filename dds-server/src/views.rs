@@ -1,0 +1,1 @@
+//! Views of the index, one per scope and kind, kept current.

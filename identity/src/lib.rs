@@ -1,0 +1,1 @@
+//! Workload identity: SPIFFE names, keys, certificates, renewal and the TLS configurations made of them.

@@ -1,0 +1,1 @@
+//! Decisions: which endpoints a call may use, and why.

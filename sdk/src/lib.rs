@@ -1,0 +1,5 @@
+//! The Rulecast SDK: identity, rules kept current, decisions in sandboxed WebAssembly.
+
+pub mod decision;
+pub mod host;
+pub mod observe;

@@ -1,0 +1,1 @@
+//! The observe client: what a client holds of each kind, without I/O.

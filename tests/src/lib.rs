@@ -1,0 +1,1 @@
+//! End-to-end and fault tests of Rulecast over real processes and real TLS.

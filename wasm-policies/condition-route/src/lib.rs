@@ -1,0 +1,1 @@
+//! ConditionRoute as a Rulecast policy.

@@ -1,0 +1,1 @@
+//! The guest SDK of Rulecast: write a policy in Rust, without seeing the ABI.
