@@ -1,1 +1,397 @@
 //! Views of the index, one per scope and kind, kept current.
+//!
+//! One task gathers the index's changes, encodes each changed rule once, and
+//! gives every view that it concerns a new state, but only when the content of
+//! the view is another one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rulecast_api::{
+    Digest, Kind, ResourceId,
+    proto::rules::v1::Rule,
+};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    index::{Index, Rules, Snapshot},
+    scope::{Owners, Reach, Root, Scope},
+    store::Stored,
+    view::{Item, View},
+};
+
+/// How changes are gathered before views are made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Debounce {
+    /// Wait until there was no change for so long.
+    pub quiet: Duration,
+    /// But never longer than this after the first change.
+    pub ceiling: Duration,
+}
+
+impl Default for Debounce {
+    /// 10 ms and 200 ms.
+    fn default() -> Self {
+        Self { quiet: Duration::from_millis(10), ceiling: Duration::from_millis(200) }
+    }
+}
+
+/// The views that somebody is subscribed to; clones share them.
+#[derive(Clone)]
+pub struct Views {
+    inner: Arc<Inner>,
+}
+
+/// Somebody's place at a view. The view lives as long as anybody has one.
+pub struct Subscription {
+    receiver: Option<watch::Receiver<Option<Arc<View>>>>,
+    key: Key,
+    inner: Arc<Inner>,
+}
+
+type Key = (Digest, Kind);
+
+struct Inner {
+    index: Index,
+    owners: Owners,
+    root: Root,
+    debounce: Debounce,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What `prepared` and all views show.
+    snapshot: Arc<Snapshot>,
+    prepared: BTreeMap<Kind, BTreeMap<Arc<str>, Prepared>>,
+    views: HashMap<Key, Shared>,
+}
+
+/// A rule ready for delivery; disabled rules have none.
+struct Prepared {
+    reach: Reach,
+    item: Arc<Item>,
+}
+
+struct Shared {
+    scope: Scope,
+    sender: watch::Sender<Option<Arc<View>>>,
+}
+
+/// What became of a rule.
+struct Change {
+    key: Arc<str>,
+    before: Option<Prepared>,
+    /// Now in `prepared`.
+    present: bool,
+}
+
+impl Views {
+    /// Views of an index. They stay current while [`Views::run`] runs.
+    pub fn new(index: Index, owners: Owners, root: Root, debounce: Debounce) -> Self {
+        let snapshot = index.snapshot();
+        let inner = Inner {
+            state: Mutex::new(State {
+                // Nothing is prepared yet, so begin from a snapshot with nothing in it.
+                snapshot: Index::new(&[], snapshot.lineage.clone()).snapshot(),
+                prepared: BTreeMap::new(),
+                views: HashMap::new(),
+            }),
+            index,
+            owners,
+            root,
+            debounce,
+        };
+        inner.lock().advance(&inner, snapshot);
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A place at the view of a scope and kind. It shows `None` until the index
+    /// has its first complete list.
+    pub fn subscribe(&self, scope: &Scope, kind: Kind) -> Subscription {
+        let key = (scope.hash(), kind);
+        let mut state = self.inner.lock();
+        let receiver = match state.views.get(&key) {
+            Some(shared) => shared.sender.subscribe(),
+            None => {
+                let sender = watch::Sender::new(state.view(scope, kind));
+                let receiver = sender.subscribe();
+                state.views.insert(key, Shared { scope: scope.clone(), sender });
+                receiver
+            }
+        };
+        drop(state);
+        Subscription { receiver: Some(receiver), key, inner: self.inner.clone() }
+    }
+
+    /// How many views there are.
+    pub fn len(&self) -> usize {
+        self.inner.lock().views.len()
+    }
+
+    /// Whether nobody is subscribed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The index that these are views of.
+    pub fn index(&self) -> &Index {
+        &self.inner.index
+    }
+
+    /// A rule as it is delivered; `None` when it is not in force or disabled.
+    pub fn item(&self, id: &ResourceId) -> Option<Arc<Item>> {
+        let state = self.inner.lock();
+        let prepared = state.prepared.get(&id.kind)?.get(id.key().as_str())?;
+        Some(prepared.item.clone())
+    }
+
+    /// Whether clients of a scope see a rule; false when it is not in force or disabled.
+    pub fn sees(&self, scope: &Scope, id: &ResourceId) -> bool {
+        let state = self.inner.lock();
+        state
+            .prepared
+            .get(&id.kind)
+            .and_then(|rules| rules.get(id.key().as_str()))
+            .is_some_and(|prepared| prepared.reach.includes(scope))
+    }
+
+    /// Keeps the views current until shutdown.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let Debounce { quiet, ceiling } = self.inner.debounce;
+        let mut changes = self.inner.index.changes();
+        // A change between `new` and now would otherwise wait for the next one.
+        changes.mark_changed();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                // The sender lives in the index that `self` holds.
+                _ = changes.changed() => {}
+            }
+            let latest = Instant::now() + ceiling;
+            loop {
+                let until = (Instant::now() + quiet).min(latest);
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep_until(until) => break,
+                    _ = changes.changed() => {}
+                }
+                if Instant::now() >= latest {
+                    break;
+                }
+            }
+            self.refresh();
+        }
+    }
+
+    /// Brings the views to the index's state at once. [`Views::run`] does it in time.
+    pub fn refresh(&self) {
+        let mut state = self.inner.lock();
+        // Read under the lock, so that an older snapshot never follows a newer one.
+        let snapshot = self.inner.index.snapshot();
+        state.advance(&self.inner, snapshot);
+    }
+}
+
+impl fmt::Debug for Views {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Views").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prepare(&self, stored: &Stored) -> Option<Prepared> {
+        let resource = &stored.resource;
+        let spec = &resource.spec;
+        if !spec.enabled() {
+            return None;
+        }
+        let target = spec.target();
+        let reach =
+            Reach::new(&self.root, &self.owners, &resource.id.namespace, target.as_ref());
+        let item = Item::new(&Rule {
+            key: resource.id.key(),
+            target,
+            tier: reach.tier,
+            priority: spec.priority(),
+            enforcement: resource.enforcement() as i32,
+            spec: spec.encode(),
+        });
+        Some(Prepared { reach, item: Arc::new(item) })
+    }
+}
+
+impl State {
+    /// Prepares what changed and publishes the views that it concerns.
+    fn advance(&mut self, inner: &Inner, snapshot: Arc<Snapshot>) {
+        if Arc::ptr_eq(&self.snapshot, &snapshot) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.snapshot, snapshot.clone());
+        let first = !before.listed && snapshot.listed;
+        let kinds: BTreeSet<Kind> = snapshot.kinds().chain(before.kinds()).collect();
+        let mut changes: BTreeMap<Kind, Vec<Change>> = BTreeMap::new();
+        for kind in kinds {
+            let (old, new) = (before.kind(kind), snapshot.kind(kind));
+            if !Arc::ptr_eq(old, new) {
+                let prepared = self.prepared.entry(kind).or_default();
+                let changed = prepare_changed(inner, prepared, old, new);
+                if !changed.is_empty() {
+                    changes.insert(kind, changed);
+                }
+            }
+        }
+        if !snapshot.listed {
+            return;
+        }
+        for ((_, kind), shared) in &self.views {
+            let current = shared.sender.borrow().clone();
+            let next = match current {
+                Some(current) if !first => {
+                    let Some(changes) = changes.get(kind) else { continue };
+                    match self.changed_view(&current, &shared.scope, changes) {
+                        Some(next) => Some(next),
+                        None => continue,
+                    }
+                }
+                _ => self.view(&shared.scope, *kind),
+            };
+            shared.sender.send_if_modified(|current| {
+                let same = match (&*current, &next) {
+                    (Some(a), Some(b)) => a.set_digest == b.set_digest,
+                    _ => false,
+                };
+                if !same {
+                    *current = next;
+                }
+                !same
+            });
+        }
+    }
+
+    /// The whole view of a scope.
+    fn view(&self, scope: &Scope, kind: Kind) -> Option<Arc<View>> {
+        if !self.snapshot.listed {
+            return None;
+        }
+        let items = self
+            .prepared
+            .get(&kind)
+            .into_iter()
+            .flat_map(|rules| rules.values())
+            .filter(|prepared| prepared.reach.includes(scope))
+            .map(|prepared| prepared.item.clone())
+            .collect();
+        Some(Arc::new(self.make(kind, scope.hash(), items)))
+    }
+
+    /// The view after some changes; `None` when they do not concern its scope.
+    fn changed_view(&self, view: &View, scope: &Scope, changes: &[Change]) -> Option<Arc<View>> {
+        let rules = self.prepared.get(&view.kind)?;
+        let mut items: Option<BTreeMap<&str, Arc<Item>>> = None;
+        for change in changes {
+            let before = change.before.as_ref().filter(|p| p.reach.includes(scope));
+            let now = change
+                .present
+                .then(|| rules.get(&change.key))
+                .flatten()
+                .filter(|p| p.reach.includes(scope));
+            if before.map(|p| p.item.digest) == now.map(|p| p.item.digest) {
+                continue;
+            }
+            let items = items.get_or_insert_with(|| {
+                view.items.iter().map(|item| (item.key.as_str(), item.clone())).collect()
+            });
+            match now {
+                Some(now) => items.insert(&change.key, now.item.clone()),
+                None => items.remove(&*change.key),
+            };
+        }
+        let items = items?.into_values().collect();
+        Some(Arc::new(self.make(view.kind, view.scope_hash, items)))
+    }
+
+    fn make(&self, kind: Kind, scope_hash: Digest, items: Vec<Arc<Item>>) -> View {
+        View::new(kind, self.snapshot.lineage.clone(), scope_hash, self.snapshot.revision, items)
+    }
+}
+
+/// Brings `prepared` from one state of a kind to the next and says what changed.
+fn prepare_changed(
+    inner: &Inner,
+    prepared: &mut BTreeMap<Arc<str>, Prepared>,
+    old: &Rules,
+    new: &Rules,
+) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (key, stored) in new {
+        if old.get(key).is_some_and(|o| o.digest == stored.digest) {
+            continue;
+        }
+        let now = inner.prepare(stored);
+        let present = now.is_some();
+        let before = match now {
+            Some(now) => prepared.insert(key.clone(), now),
+            None => prepared.remove(key),
+        };
+        changes.push(Change { key: key.clone(), before, present });
+    }
+    for key in old.keys().filter(|key| !new.contains_key(*key)) {
+        let before = prepared.remove(key);
+        changes.push(Change { key: key.clone(), before, present: false });
+    }
+    changes
+}
+
+impl Subscription {
+    /// The view now; `None` until the index has its first complete list. Marks it as seen.
+    pub fn current(&mut self) -> Option<Arc<View>> {
+        self.receiver.as_mut().and_then(|receiver| receiver.borrow_and_update().clone())
+    }
+
+    /// Waits until the view is another than the one seen last, and returns it.
+    /// Dropping the future loses nothing. Views skipped meanwhile are not shown.
+    pub async fn changed(&mut self) -> Option<Arc<View>> {
+        if let Some(receiver) = self.receiver.as_mut() {
+            if receiver.changed().await.is_ok() {
+                return receiver.borrow_and_update().clone();
+            }
+        }
+        // The sender lives as long as this place does, so there is nothing to wait for.
+        std::future::pending().await
+    }
+
+    /// Of which kind.
+    pub fn kind(&self) -> Kind {
+        self.key.1
+    }
+
+    /// Of which scope, by its hash.
+    pub fn scope_hash(&self) -> Digest {
+        self.key.0
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut state = self.inner.lock();
+        self.receiver = None;
+        if state.views.get(&self.key).is_some_and(|shared| shared.sender.receiver_count() == 0) {
+            state.views.remove(&self.key);
+        }
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription").field("kind", &self.key.1).finish_non_exhaustive()
+    }
+}
