@@ -104,6 +104,10 @@ pub struct ObserveResponse {
     /// it holds under those keys stays.
     #[prost(message, repeated, tag = "9")]
     pub withheld: ::prost::alloc::vec::Vec<WithheldItem>,
+    /// Which history of the store `revision` belongs to. Revisions of two lineages
+    /// do not compare. In every chunk.
+    #[prost(string, tag = "10")]
+    pub lineage: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WithheldItem {
@@ -123,6 +127,9 @@ pub struct ResumeToken {
     pub scope_hash: ::prost::bytes::Bytes,
     #[prost(bytes = "bytes", tag = "4")]
     pub set_digest: ::prost::bytes::Bytes,
+    /// Digests of the items that were withheld from that state.
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub withheld: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }
 /// Generated client implementations.
 #[cfg(feature = "grpc")]
