@@ -1,5 +1,6 @@
 //! Development tasks: `cargo xtask <task>`.
 
+mod policies;
 mod protos;
 
 use std::path::PathBuf;
@@ -16,6 +17,12 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Build the built-in policies into wasm-policies/dist
+    Policies {
+        /// Change nothing; fail when the committed modules are not what their source builds to
+        #[arg(long)]
+        check: bool,
+    },
     /// Generate the Rust side of api/proto
     Protos {
         /// Change nothing; fail when the committed files are stale
@@ -27,6 +34,7 @@ enum Task {
 fn main() -> Result<()> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
     match Args::parse().task {
+        Task::Policies { check } => policies::run(&root, check),
         Task::Protos { check } => protos::run(&root, check),
     }
 }

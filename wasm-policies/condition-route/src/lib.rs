@@ -1,1 +1,144 @@
 //! ConditionRoute as a Rulecast policy.
+//!
+//! What a condition asks of the caller and the call is looked at once per evaluation. What it
+//! asks of the endpoints is computed once per (condition, endpoint set) and kept as bit sets,
+//! so the cost of an evaluation does not grow with the endpoints' parameters.
+
+mod compile;
+mod evaluate;
+
+use std::collections::BTreeMap;
+
+use rulecast_policy::{
+    Attributes, CommitError, Policy,
+    endpoints::Table,
+    outcome::{OutcomeWriter, tag},
+    request::Request,
+};
+
+use crate::{
+    compile::{Rule, Selected},
+    evaluate::{Buffers, Quiet, Spoken},
+};
+
+/// The policy.
+#[derive(Debug, Default)]
+pub struct ConditionRoute {
+    rules: BTreeMap<u32, Rule>,
+    sets: BTreeMap<u32, Set>,
+    buffers: Buffers,
+}
+
+/// An endpoint set with what the rules select from it.
+#[derive(Debug)]
+struct Set {
+    table: Table,
+    selected: BTreeMap<u32, Vec<Selected>>,
+}
+
+impl Policy for ConditionRoute {
+    fn commit(
+        &mut self,
+        id: u32,
+        spec: &[u8],
+        attributes: &mut Attributes,
+    ) -> Result<(), CommitError> {
+        let rule = Rule::compile(spec, attributes)?;
+        for set in self.sets.values_mut() {
+            set.selected.insert(id, rule.select(&set.table));
+        }
+        self.rules.insert(id, rule);
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.rules.remove(&id);
+        for set in self.sets.values_mut() {
+            set.selected.remove(&id);
+        }
+    }
+
+    fn endpoints(&mut self, set: u32, table: Option<Table>) -> Result<(), CommitError> {
+        match table {
+            Some(table) => {
+                let selected =
+                    self.rules.iter().map(|(&id, rule)| (id, rule.select(&table))).collect();
+                self.sets.insert(set, Set { table, selected });
+            }
+            None => {
+                self.sets.remove(&set);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_rule(&self, id: u32) -> bool {
+        self.rules.contains_key(&id)
+    }
+
+    fn has_set(&self, set: u32) -> bool {
+        self.sets.contains_key(&set)
+    }
+
+    fn evaluate(
+        &mut self,
+        request: &Request<'_>,
+        outcome: &mut OutcomeWriter<'_>,
+        at_work: &mut dyn FnMut(u32),
+    ) {
+        let Some(set) = self.sets.get(&request.set) else { return };
+        self.buffers.begin(request);
+        for (index, reference) in request.rules().enumerate() {
+            at_work(reference.id);
+            let rule = self.rules.get(&reference.id);
+            let Some((rule, selected)) = rule.zip(set.selected.get(&reference.id)) else {
+                continue;
+            };
+            let done = evaluate::rule(
+                rule,
+                selected,
+                &set.table,
+                request,
+                reference,
+                &mut self.buffers,
+                &mut Quiet,
+            );
+            outcome.rule(index, done);
+        }
+        outcome.endpoints(&self.buffers.current);
+    }
+
+    fn explain(
+        &mut self,
+        request: &Request<'_>,
+        outcome: &mut OutcomeWriter<'_>,
+        at_work: &mut dyn FnMut(u32),
+    ) {
+        let Some(set) = self.sets.get(&request.set) else { return };
+        self.buffers.begin(request);
+        for (index, reference) in request.rules().enumerate() {
+            at_work(reference.id);
+            let rule = self.rules.get(&reference.id);
+            let Some((rule, selected)) = rule.zip(set.selected.get(&reference.id)) else {
+                continue;
+            };
+            let mut spoken = Spoken::default();
+            let done = evaluate::rule(
+                rule,
+                selected,
+                &set.table,
+                request,
+                reference,
+                &mut self.buffers,
+                &mut spoken,
+            );
+            outcome.rule(index, done);
+            for line in spoken.lines {
+                outcome.effect(tag::TEXT, index as u16, line.as_bytes());
+            }
+        }
+        outcome.endpoints(&self.buffers.current);
+    }
+}
+
+rulecast_policy::export!(ConditionRoute);
