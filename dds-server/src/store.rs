@@ -6,7 +6,7 @@
 
 #[cfg(any(test, feature = "test-support"))]
 pub mod conformance;
-// pub mod files;
+pub mod files;
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use rulecast_api::{Code, Digest, Resource, ResourceId};
 use tokio::sync::mpsc;
 
-// pub use files::{FileStore, FileStoreConfig};
+pub use files::{FileStore, FileStoreConfig};
 
 /// Where a resource is written down.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
