@@ -83,6 +83,10 @@ codes! {
     OtherApplication = "RC0414";
     /// A caller that asks too often.
     RateLimited = "RC0415";
+    /// The certificate authority cannot be reached, or cannot answer now.
+    AuthorityUnreachable = "RC0416";
+    /// A state folder of an identity that is damaged or cannot be used.
+    IdentityState = "RC0417";
     // 05: delivery.
     /// A type that the plane does not serve.
     TypeUnsupported = "RC0501";
