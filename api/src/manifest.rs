@@ -155,9 +155,10 @@ pub fn parse(kinds: Kinds, source: &[u8], format: Format) -> Manifest {
 fn decode(bytes: &[u8]) -> Result<String, Box<Problem>> {
     let problem = |code, before: &[u8], message: &str, hint: &str| {
         let line = before.split(|b| *b == b'\n').count();
-        let column = before.rsplit(|b| *b == b'\n').next().map_or(0, |last| {
-            String::from_utf8_lossy(last).chars().count()
-        });
+        let column = before
+            .rsplit(|b| *b == b'\n')
+            .next()
+            .map_or(0, |last| String::from_utf8_lossy(last).chars().count());
         Box::new(Problem {
             code,
             line: u32::try_from(line).unwrap_or(u32::MAX),
@@ -240,8 +241,13 @@ impl Reader<'_> {
     }
 
     fn resource(&mut self, root: &Node, problems: Vec<Problem>) {
-        let mut envelope =
-            Envelope { kinds: self.kinds, source: self.source, root, problems, resource: String::new() };
+        let mut envelope = Envelope {
+            kinds: self.kinds,
+            source: self.source,
+            root,
+            problems,
+            resource: String::new(),
+        };
         let (id, resource) = envelope.read();
         let mut problems = envelope.problems;
         if let Some(id) = &id {
@@ -281,7 +287,13 @@ struct Envelope<'a> {
 }
 
 impl Envelope<'_> {
-    fn report(&mut self, code: Code, field: &str, message: impl Into<String>, hint: impl Into<String>) {
+    fn report(
+        &mut self,
+        code: Code,
+        field: &str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
         self.report_field(FieldError {
             code,
             path: field.into(),
@@ -360,7 +372,12 @@ impl Envelope<'_> {
         };
         let spec = match (kind, self.root.get("spec")) {
             (_, None) => {
-                self.report(Code::FieldMissing, "spec", "there is none", "write what the rule does");
+                self.report(
+                    Code::FieldMissing,
+                    "spec",
+                    "there is none",
+                    "write what the rule does",
+                );
                 None
             }
             (None, _) => None,
@@ -395,7 +412,12 @@ impl Envelope<'_> {
             Some(near) => format!("perhaps \"{near}\" is meant"),
             None => format!("there are {}", known.join(", ")),
         };
-        self.report(Code::FieldUnknown, &path, format!("there is no field \"{}\"", shorten(key)), hint);
+        self.report(
+            Code::FieldUnknown,
+            &path,
+            format!("there is no field \"{}\"", shorten(key)),
+            hint,
+        );
     }
 
     /// A string at a root field; reports what is there instead.
@@ -419,10 +441,13 @@ impl Envelope<'_> {
         let names: Vec<&str> = self.kinds.iter().map(|k| k.name).collect();
         let hint = format!("write one of {}", names.join(", "));
         let name = self.text("kind", &hint);
-        let named = name.as_deref().and_then(|name| self.kinds.iter().copied().find(|k| k.name == name));
+        let named =
+            name.as_deref().and_then(|name| self.kinds.iter().copied().find(|k| k.name == name));
         let version_hint = match (&name, named) {
             (_, Some(kind)) => format!("write {}", kind.api_version),
-            _ => "write the version of the rule's kind, such as dubbo.apache.org/v1alpha1".to_owned(),
+            _ => {
+                "write the version of the rule's kind, such as dubbo.apache.org/v1alpha1".to_owned()
+            }
         };
         let version = self.text("apiVersion", &version_hint);
         let (name, version) = (name?, version?);
@@ -461,11 +486,22 @@ impl Envelope<'_> {
 
     fn metadata(&mut self) -> Option<Metadata> {
         let Some(node) = self.root.get("metadata") else {
-            self.report(Code::ManifestEnvelope, "metadata", "there is none", "write metadata with a name");
+            self.report(
+                Code::ManifestEnvelope,
+                "metadata",
+                "there is none",
+                "write metadata with a name",
+            );
             return None;
         };
         let NodeKind::Map(entries) = &node.kind else {
-            self.report_value(Code::ManifestEnvelope, "metadata", node, "not a map", "write metadata.name");
+            self.report_value(
+                Code::ManifestEnvelope,
+                "metadata",
+                node,
+                "not a map",
+                "write metadata.name",
+            );
             return None;
         };
         for entry in entries {
@@ -547,7 +583,13 @@ impl Envelope<'_> {
                 }
             }
             Some((_, node)) => {
-                self.report_value(Code::FieldInvalid, field, node, "not a map", "write names and texts");
+                self.report_value(
+                    Code::FieldInvalid,
+                    field,
+                    node,
+                    "not a map",
+                    "write names and texts",
+                );
             }
         }
         strings

@@ -72,9 +72,7 @@ pub struct Owners(HashMap<String, String>);
 
 impl Owners {
     /// From pairs of a service key or application, and its namespace.
-    pub fn new(
-        pairs: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
-    ) -> Self {
+    pub fn new(pairs: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>) -> Self {
         Self(
             pairs
                 .into_iter()

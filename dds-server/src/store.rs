@@ -238,19 +238,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes a resource and returns the revision at which it is in force. The
     /// same content again keeps its revision.
-    fn put(
-        &self,
-        resource: Resource,
-        expected: Expected,
-    ) -> BoxFuture<'_, Result<i64, StoreError>>;
+    fn put(&self, resource: Resource, expected: Expected)
+    -> BoxFuture<'_, Result<i64, StoreError>>;
 
     /// Deletes a resource and returns the revision of that. Deleting what is not
     /// there is a conflict unless [`Expected::Any`] or [`Expected::Absent`] is given.
-    fn delete(
-        &self,
-        id: ResourceId,
-        expected: Expected,
-    ) -> BoxFuture<'_, Result<i64, StoreError>>;
+    fn delete(&self, id: ResourceId, expected: Expected) -> BoxFuture<'_, Result<i64, StoreError>>;
 
     /// Keeps what is known about a resource beside it; changes no revision.
     fn write_status(

@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::{
     MAX_DEPTH, MAX_DOCUMENT,
     tree::{
-        Budget, Document, Entry, Node, NodeKind, Read, Source, Style, TooLarge, duplicate, too_large,
+        Budget, Document, Entry, Node, NodeKind, Read, Source, Style, TooLarge, duplicate,
+        too_large,
     },
 };
 use crate::{code::Code, manifest::Problem};
@@ -211,7 +212,9 @@ impl Parser<'_> {
                 self.take(start, text.len())?;
                 Ok(text)
             }
-            Err(_) => self.fail(start, "an escape in the text is wrong", "write \\\\ for a backslash"),
+            Err(_) => {
+                self.fail(start, "an escape in the text is wrong", "write \\\\ for a backslash")
+            }
         }
     }
 }

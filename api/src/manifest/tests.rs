@@ -102,7 +102,11 @@ fn spec(text: &str) -> Value {
 
 #[test]
 fn documents_in_order_with_their_lines() {
-    let text = format!("# first\n---\n{}spec: {{a: 1}}\n---\n---\n# empty\n...\n---\n{}spec:\n  b: x\n", head("a"), head("b"));
+    let text = format!(
+        "# first\n---\n{}spec: {{a: 1}}\n---\n---\n# empty\n...\n---\n{}spec:\n  b: x\n",
+        head("a"),
+        head("b")
+    );
     let manifest = read(&text);
     assert_eq!(manifest.syntax, None);
     let seen: Vec<_> = manifest
@@ -237,7 +241,10 @@ fn json_with_tabs_and_one_after_the_other() {
         assert_eq!(manifest.syntax.expect(bad).code, Code::ManifestSyntax);
     }
     // Flow YAML is no JSON, and still YAML.
-    assert_eq!(spec("{apiVersion: test.io/v1, kind: TestRule, metadata: {name: a}, spec: {}}"), json!({}));
+    assert_eq!(
+        spec("{apiVersion: test.io/v1, kind: TestRule, metadata: {name: a}, spec: {}}"),
+        json!({})
+    );
 }
 
 #[test]
@@ -273,7 +280,8 @@ fn envelopes_are_checked() {
             "metadata.annotations.rulecast.io/enforcement",
         ),
     ] {
-        let text = format!("apiVersion: test.io/v1\nkind: TestRule\nmetadata: {metadata}\nspec: {{}}\n");
+        let text =
+            format!("apiVersion: test.io/v1\nkind: TestRule\nmetadata: {metadata}\nspec: {{}}\n");
         let problem = one(&text);
         assert_eq!((problem.code, problem.field.as_str(), problem.line), (code, field, 3));
     }
@@ -303,7 +311,8 @@ fn any_value() -> impl Strategy<Value = Value> {
         any::<i64>().prop_map(Value::from),
         "\\PC{0,12}".prop_map(Value::from),
         "[\\t\\n\\r \"'#:,\\[\\]{}a-c0-9.-]{0,8}".prop_map(Value::from),
-        prop_oneof![Just("yes"), Just("null"), Just("1.0"), Just("---"), Just("")].prop_map(Value::from),
+        prop_oneof![Just("yes"), Just("null"), Just("1.0"), Just("---"), Just("")]
+            .prop_map(Value::from),
     ];
     leaf.prop_recursive(4, 32, 5, |inner| {
         prop_oneof![

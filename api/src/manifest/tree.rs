@@ -149,9 +149,9 @@ impl Node {
         match &self.kind {
             NodeKind::Scalar(value) => value.clone(),
             NodeKind::Seq(items) => Value::Array(items.iter().map(Node::to_value).collect()),
-            NodeKind::Map(entries) => Value::Object(
-                entries.iter().map(|e| (e.key.clone(), e.value.to_value())).collect(),
-            ),
+            NodeKind::Map(entries) => {
+                Value::Object(entries.iter().map(|e| (e.key.clone(), e.value.to_value())).collect())
+            }
         }
     }
 
@@ -202,28 +202,29 @@ impl Node {
         // An offset inside a character counts as at it.
         let wanted = text.char_indices().take_while(|(at, _)| *at < offset).count();
         let Some(written) = source.text.get(self.start..self.end) else { return self.start };
-        let found = match self.style {
-            Style::Opaque => None,
-            Style::Plain if written.contains('\n') => None,
-            Style::Plain => nth(written, wanted),
-            Style::Single => quoted(written, wanted, |rest| {
-                if rest.starts_with("''") { 2 } else { first_len(rest) }
-            }),
-            Style::Double => quoted(written, wanted, |rest| match rest.strip_prefix('\\') {
-                None => first_len(rest),
-                Some(escaped) => match escaped.chars().next() {
-                    Some('x') => 4,
-                    Some('u') => surrogate_pair(rest).unwrap_or(6),
-                    Some('U') => 10,
-                    Some(c) => 1 + c.len_utf8(),
-                    None => 1,
-                },
-            }),
-            Style::Literal => {
-                let (_, column) = source.position(self.start);
-                literal(written, column as usize - 1, text, wanted)
-            }
-        };
+        let found =
+            match self.style {
+                Style::Opaque => None,
+                Style::Plain if written.contains('\n') => None,
+                Style::Plain => nth(written, wanted),
+                Style::Single => quoted(written, wanted, |rest| {
+                    if rest.starts_with("''") { 2 } else { first_len(rest) }
+                }),
+                Style::Double => quoted(written, wanted, |rest| match rest.strip_prefix('\\') {
+                    None => first_len(rest),
+                    Some(escaped) => match escaped.chars().next() {
+                        Some('x') => 4,
+                        Some('u') => surrogate_pair(rest).unwrap_or(6),
+                        Some('U') => 10,
+                        Some(c) => 1 + c.len_utf8(),
+                        None => 1,
+                    },
+                }),
+                Style::Literal => {
+                    let (_, column) = source.position(self.start);
+                    literal(written, column as usize - 1, text, wanted)
+                }
+            };
         found.map_or(self.start, |at| self.start + at)
     }
 }

@@ -1,8 +1,8 @@
 //! Reads YAML 1.2: documents of core schema values, with anchors and aliases.
 
 use std::{
-    collections::{HashMap, hash_map},
     borrow::Cow,
+    collections::{HashMap, hash_map},
 };
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
@@ -11,7 +11,8 @@ use serde_json::{Number, Value};
 use super::{
     MAX_DEPTH, MAX_DOCUMENT, Problem, shorten,
     tree::{
-        Budget, Document, Entry, Node, NodeKind, Read, Source, Style, TooLarge, duplicate, too_large,
+        Budget, Document, Entry, Node, NodeKind, Read, Source, Style, TooLarge, duplicate,
+        too_large,
     },
 };
 use crate::code::Code;
@@ -156,8 +157,7 @@ impl<'a> Builder<'a> {
             }
             Event::MappingStart(anchor, tag) => {
                 self.check_tag(tag, "map", start);
-                let kind =
-                    OpenKind::Map { entries: Vec::new(), seen: HashMap::new(), key: None };
+                let kind = OpenKind::Map { entries: Vec::new(), seen: HashMap::new(), key: None };
                 self.open(start, anchor, kind);
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(end),
@@ -334,9 +334,7 @@ fn text_bytes(node: &Node) -> usize {
         NodeKind::Scalar(Value::String(text)) => text.len(),
         NodeKind::Scalar(_) => 8,
         NodeKind::Seq(items) => items.iter().map(text_bytes).sum(),
-        NodeKind::Map(entries) => {
-            entries.iter().map(|e| e.key.len() + text_bytes(&e.value)).sum()
-        }
+        NodeKind::Map(entries) => entries.iter().map(|e| e.key.len() + text_bytes(&e.value)).sum(),
     }
 }
 

@@ -70,7 +70,12 @@ fn parse(spec: serde_json::Value) -> Result<Arc<dyn RuleSpec>, Vec<FieldError>> 
         .ok_or_else(|| error(Code::FieldMissing, "spec", "there is none", "write one"))?;
     const KNOWN: [&str; 4] = ["key", "application", "enabled", "value"];
     if let Some(key) = map.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-        return Err(error(Code::FieldUnknown, &format!("spec.{key}"), "no such field", "remove it"));
+        return Err(error(
+            Code::FieldUnknown,
+            &format!("spec.{key}"),
+            "no such field",
+            "remove it",
+        ));
     }
     let flag = |name: &str, default| match map.get(name) {
         None => Ok(default),

@@ -146,11 +146,7 @@ impl Store for FileStore {
         self.ask(|reply| Message::Put(resource, expected, reply))
     }
 
-    fn delete(
-        &self,
-        id: ResourceId,
-        expected: Expected,
-    ) -> BoxFuture<'_, Result<i64, StoreError>> {
+    fn delete(&self, id: ResourceId, expected: Expected) -> BoxFuture<'_, Result<i64, StoreError>> {
         self.ask(|reply| Message::Delete(id, expected, reply))
     }
 

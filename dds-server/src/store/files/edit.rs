@@ -7,7 +7,8 @@ pub(super) fn replace(text: &str, lines: &[u32], line: u32, new: Option<&str>) -
     let at = usize::try_from(line).ok()?.checked_sub(1)?;
     let all: Vec<&str> = text.split_inclusive('\n').collect();
     let separator = |line: &str| {
-        line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+        line.strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
     };
     // The separator before the document, and the one after it.
     let start = all.iter().take(at + 1).rposition(|l| separator(l));
@@ -47,8 +48,14 @@ mod tests {
             replace(text, &lines, 5, None).as_deref(),
             Some("# top\na: 1\n--- # last\nc: 3\n")
         );
-        assert_eq!(replace(text, &lines, 2, None).as_deref(), Some("---\n# mine\nb: 2\n--- # last\nc: 3\n"));
-        assert_eq!(replace(text, &lines, 7, Some("y: 1")).as_deref(), Some("# top\na: 1\n---\n# mine\nb: 2\n---\ny: 1\n"));
+        assert_eq!(
+            replace(text, &lines, 2, None).as_deref(),
+            Some("---\n# mine\nb: 2\n--- # last\nc: 3\n")
+        );
+        assert_eq!(
+            replace(text, &lines, 7, Some("y: 1")).as_deref(),
+            Some("# top\na: 1\n---\n# mine\nb: 2\n---\ny: 1\n")
+        );
         // Two in one list.
         assert_eq!(replace(text, &[2, 4, 5, 7], 5, None), None);
         assert_eq!(replace("", &[], 1, None), None);

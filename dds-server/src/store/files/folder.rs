@@ -148,9 +148,11 @@ pub(super) fn at(root: &Path, inner: &Path) -> At {
 
 /// Whether a folder on the way to a path is a link.
 pub(super) fn through_link(root: &Path, inner: &Path) -> bool {
-    inner.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()).any(|folder| {
-        fs::symlink_metadata(root.join(folder)).is_ok_and(|data| data.is_symlink())
-    })
+    inner
+        .ancestors()
+        .skip(1)
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .any(|folder| fs::symlink_metadata(root.join(folder)).is_ok_and(|data| data.is_symlink()))
 }
 
 /// How a file is written, by its name; `None`: it is no manifest.

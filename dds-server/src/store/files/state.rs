@@ -135,8 +135,7 @@ impl State {
     fn reserve(&mut self) -> Result<(), StoreError> {
         let path = self.folder.join("lineage.json");
         let reserved = self.last.saturating_add(BLOCK);
-        let file =
-            LineageFile { version: VERSION, lineage: self.lineage.to_string(), reserved };
+        let file = LineageFile { version: VERSION, lineage: self.lineage.to_string(), reserved };
         make_folder(&self.folder)
             .and_then(|()| write(&path, &serde_json::to_vec(&file)?, Durable::Power))
             .map_err(|source| StoreError::State { path, source })?;

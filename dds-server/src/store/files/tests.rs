@@ -97,7 +97,13 @@ impl Plane {
             }
         };
         if tokio::time::timeout(DEADLINE, reached).await.is_err() {
-            panic!("{what}: not within {DEADLINE:?}; {:#?}", self.index.snapshot());
+            let s = self.index.snapshot();
+            panic!(
+                "{what}: not within {DEADLINE:?}: {:?} {:?} {:?}",
+                rules_of(&s),
+                s.problems,
+                s.down
+            );
         }
         start.elapsed()
     }
@@ -117,10 +123,7 @@ impl Plane {
 }
 
 fn rules_of(snapshot: &Snapshot) -> BTreeMap<String, u64> {
-    snapshot
-        .rules()
-        .map(|s| (s.resource.id.name.clone(), value(s).expect("a value")))
-        .collect()
+    snapshot.rules().map(|s| (s.resource.id.name.clone(), value(s).expect("a value"))).collect()
 }
 
 fn rule(name: &str, value: u32) -> String {
@@ -279,10 +282,11 @@ fn a_bad_document_keeps_its_last_good_version() {
         plane.until_rules("mended", &[("a", 1), ("b", 4)]).await;
         plane.until("no problems", |s| s.problems.is_empty()).await;
         plane.write("g.yaml", "kind: Prob\n");
-        plane.until("none to keep", |s| {
-            s.problems.iter().any(|p| p.file == "g.yaml" && !p.last_good_in_force)
-        })
-        .await;
+        plane
+            .until("none to keep", |s| {
+                s.problems.iter().any(|p| p.file == "g.yaml" && !p.last_good_in_force)
+            })
+            .await;
         plane.write("f.yaml", &rule("a", 1));
         plane.until_rules("taken out", &[("a", 1)]).await;
     });
@@ -378,13 +382,8 @@ fn a_great_loss_is_looked_at_twice() {
             plane.write(&format!("{name}.yaml"), &rule(name, 1));
         }
         plane.until("all", |s| s.len() == 30).await;
-        let remove = |plane: &Plane, from: usize| {
-            for name in &names[from..] {
-                fs::remove_file(plane.path(&format!("{name}.yaml"))).expect("removes");
-            }
-        };
         // It comes back: nothing was ever away.
-        remove(&plane, 10);
+        remove(&plane, &names[10..]);
         plane.settled(1).await;
         assert_eq!(plane.index.snapshot().len(), 31);
         let revision = plane.index.snapshot().revision;
@@ -394,10 +393,10 @@ fn a_great_loss_is_looked_at_twice() {
         plane.settled(2).await;
         assert_eq!(plane.index.snapshot().revision, revision + 1);
         // It lasts: it is believed, also where it happened while the plane was down.
-        remove(&plane, 25);
+        remove(&plane, &names[25..]);
         plane.until("few are believed", |s| s.len() == 26).await;
         plane.stop().await;
-        remove_some(&plane, &names[3..25]);
+        remove(&plane, &names[3..25]);
         plane.start();
         plane.until("listed", |s| s.listed).await;
         assert_eq!(plane.index.snapshot().len(), 26, "not at once");
@@ -405,7 +404,7 @@ fn a_great_loss_is_looked_at_twice() {
     });
 }
 
-fn remove_some(plane: &Plane, names: &[String]) {
+fn remove(plane: &Plane, names: &[String]) {
     for name in names {
         fs::remove_file(plane.path(&format!("{name}.yaml"))).expect("removes");
     }

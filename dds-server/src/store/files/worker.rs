@@ -326,8 +326,11 @@ impl Worker {
         if back {
             events.push(Event::Up);
         }
-        let missing_doubt =
-            if (moved && self.listed) || back { self.config.empty_doubt } else { self.config.missing_doubt };
+        let missing_doubt = if (moved && self.listed) || back {
+            self.config.empty_doubt
+        } else {
+            self.config.missing_doubt
+        };
         for (path, at) in found {
             match at {
                 At::File(signature) => self.read(&root, &path, signature, trust),
@@ -498,7 +501,9 @@ impl Worker {
     }
 
     fn missing(&mut self, path: &Path, doubt: Duration, trust: Trust) {
-        if !self.files.contains_key(path) && !self.by_file.contains_key(path) {
+        // What is known of a file without having been read comes from an earlier process;
+        // after the first list its absence has been believed, or is held as a great loss.
+        if !self.files.contains_key(path) && (self.listed || !self.by_file.contains_key(path)) {
             return;
         }
         if trust == Trust::Doubtful && self.doubts(path, doubt) {
@@ -580,8 +585,11 @@ impl Worker {
         let great = before >= 20 && gone.len() * 2 > before;
         if trust == Trust::Doubtful && !believe_held && (self.held_until.is_some() || great) {
             if self.held_until.is_none() {
-                tracing::warn!(gone = gone.len(), of = before,
-                    "more than half of the rules are gone at once; looking again before believing it");
+                tracing::warn!(
+                    gone = gone.len(),
+                    of = before,
+                    "more than half of the rules are gone at once; looking again before believing it"
+                );
                 self.held_until = Some(Instant::now() + self.config.mass_doubt);
             }
             self.held.append(&mut gone);
@@ -912,10 +920,8 @@ impl Worker {
 
     /// Replaces one document of a file; the file goes with its only one.
     fn rewrite(&self, path: &Path, at: usize, value: Option<&Value>) -> Result<(), StoreError> {
-        let unwritable = |reason: String| StoreError::Unwritable {
-            path: path.to_string_lossy().into(),
-            reason,
-        };
+        let unwritable =
+            |reason: String| StoreError::Unwritable { path: path.to_string_lossy().into(), reason };
         let lines: Vec<u32> = self
             .files
             .get(path)
@@ -946,10 +952,8 @@ impl Worker {
         at: usize,
         new: Option<&str>,
     ) -> Result<(), StoreError> {
-        let unwritable = |reason: String| StoreError::Unwritable {
-            path: path.to_string_lossy().into(),
-            reason,
-        };
+        let unwritable =
+            |reason: String| StoreError::Unwritable { path: path.to_string_lossy().into(), reason };
         let text = std::fs::read_to_string(self.config.folder.join(path))
             .map_err(|error| unwritable(error.to_string()))?;
         let edited = lines
@@ -981,7 +985,11 @@ impl Worker {
 fn new_path(id: &ResourceId) -> PathBuf {
     // A file's name has at most 255 bytes.
     let name = if id.name.len() > 200 {
-        format!("{}-{}", id.name.get(..180).unwrap_or_default(), Digest::of(id.name.as_bytes()).short())
+        format!(
+            "{}-{}",
+            id.name.get(..180).unwrap_or_default(),
+            Digest::of(id.name.as_bytes()).short()
+        )
     } else {
         id.name.clone()
     };
