@@ -356,10 +356,10 @@ impl Subscription {
     /// Waits until the view is another than the one seen last, and returns it.
     /// Dropping the future loses nothing. Views skipped meanwhile are not shown.
     pub async fn changed(&mut self) -> Option<Arc<View>> {
-        if let Some(receiver) = self.receiver.as_mut() {
-            if receiver.changed().await.is_ok() {
-                return receiver.borrow_and_update().clone();
-            }
+        if let Some(receiver) = self.receiver.as_mut()
+            && receiver.changed().await.is_ok()
+        {
+            return receiver.borrow_and_update().clone();
         }
         // The sender lives as long as this place does, so there is nothing to wait for.
         std::future::pending().await
