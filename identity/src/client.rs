@@ -23,7 +23,7 @@ use tonic::{
 use crate::{
     ConnectOptions, Expected, IdentityError, IdentityHandle, JoinToken, PrivateKey, Svid,
     TrustBundle, connect,
-    peer::time,
+    peer::system_time,
     tls::{self, Role},
 };
 
@@ -70,11 +70,9 @@ impl IdentityClient {
             .map_err(|_| IdentityError::new(Code::TokenInvalid, "the token cannot be sent"))?;
         bearer.set_sensitive(true);
         request.metadata_mut().insert("authorization", bearer);
-        request
-            .metadata_mut()
-            .insert(AUTHORIZATION_TYPE, MetadataValue::from_static(JOIN_TOKEN));
+        request.metadata_mut().insert(AUTHORIZATION_TYPE, MetadataValue::from_static(JOIN_TOKEN));
         let svid = self.issue(tls, request, key, &token.trust_domain).await?;
-        if !svid.bundle.has_root(&token.root_fingerprint) {
+        if !svid.bundle.has_root(&hex::encode(token.root_fingerprint)) {
             return Err(IdentityError::new(
                 Code::PeerUntrusted,
                 "the authority's bundle lacks the root that the join token names",
@@ -97,7 +95,10 @@ impl IdentityClient {
         if svid.spiffe != current.spiffe {
             return Err(IdentityError::new(
                 Code::OtherApplication,
-                format!("asked for {}, the authority answered with {}", current.spiffe, svid.spiffe),
+                format!(
+                    "asked for {}, the authority answered with {}",
+                    current.spiffe, svid.spiffe
+                ),
             ));
         }
         Ok(svid)
@@ -112,7 +113,7 @@ impl IdentityClient {
             .await
             .map_err(|_| self.slow())?
             .map_err(|status| IdentityError::from_status(&status))?;
-        let bundle = TrustBundle::try_from(answer.into_inner())?;
+        let bundle = TrustBundle::from_proto(answer.into_inner())?;
         if bundle.trust_domain() != identity.bundle().trust_domain() {
             return Err(IdentityError::new(
                 Code::PeerTrustDomain,
@@ -165,8 +166,7 @@ fn issue_request(
     name: Option<&SpiffeId>,
     ttl: Option<Duration>,
 ) -> Result<Request<IssueCertificateRequest>, IdentityError> {
-    let ttl_seconds =
-        ttl.map_or(0, |ttl| u32::try_from(ttl.as_secs().max(1)).unwrap_or(u32::MAX));
+    let ttl_seconds = ttl.map_or(0, |ttl| u32::try_from(ttl.as_secs().max(1)).unwrap_or(u32::MAX));
     Ok(Request::new(IssueCertificateRequest { csr: key.csr(name)?.into(), ttl_seconds }))
 }
 
@@ -180,7 +180,7 @@ fn check(
     let bundle = answer.bundle.ok_or_else(|| {
         IdentityError::new(Code::PeerUntrusted, "the authority's answer has no trust bundle")
     })?;
-    let bundle = Arc::new(TrustBundle::try_from(bundle)?);
+    let bundle = Arc::new(TrustBundle::from_proto(bundle)?);
     if bundle.trust_domain() != trust_domain {
         return Err(IdentityError::new(
             Code::PeerTrustDomain,
@@ -199,6 +199,6 @@ fn check(
         ));
     };
     tls::verify_chain(leaf, intermediates, &bundle, SystemTime::now(), Role::Client)?;
-    let renew_at = (answer.renew_at > 0).then(|| time(answer.renew_at));
+    let renew_at = (answer.renew_at > 0).then(|| system_time(answer.renew_at));
     Svid::new(chain, key.clone(), bundle, renew_at)
 }

@@ -113,7 +113,10 @@ fn connector(
     tower::service_fn(move |uri: Uri| {
         let tls = TlsConnector::from(tls.clone());
         let opened = async move {
-            timeout(connect_timeout, open(tls, uri)).await.map_err(io::Error::from)?.map(TokioIo::new)
+            timeout(connect_timeout, open(tls, uri))
+                .await
+                .map_err(io::Error::from)?
+                .map(TokioIo::new)
         };
         Box::pin(opened) as Pin<Box<dyn Future<Output = _> + Send>>
     })

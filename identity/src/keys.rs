@@ -13,7 +13,7 @@ use rustls::{
     sign::SigningKey,
 };
 use sha2::{Digest as _, Sha256};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::{IdentityError, files};
 
@@ -21,7 +21,16 @@ const PRIVATE_KEY: &str = "PRIVATE KEY";
 
 /// A P-256 key of a workload. Clones share it; printing does not show it.
 #[derive(Clone)]
-pub struct PrivateKey(Arc<KeyPair>);
+pub struct PrivateKey(Arc<Wiped>);
+
+/// Leaves no key behind in freed memory.
+struct Wiped(KeyPair);
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl fmt::Debug for PrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,7 +43,7 @@ impl PrivateKey {
     pub fn generate() -> Result<Self, IdentityError> {
         let pair =
             KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|e| unusable(e.to_string()))?;
-        Ok(Self(Arc::new(pair)))
+        Ok(Self(Arc::new(Wiped(pair))))
     }
 
     /// Reads PKCS#8 PEM.
@@ -48,17 +57,17 @@ impl PrivateKey {
         let der = PrivatePkcs8KeyDer::from(der.as_slice());
         let pair = KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_ECDSA_P256_SHA256)
             .map_err(|e| bad(e.to_string()))?;
-        Ok(Self(Arc::new(pair)))
+        Ok(Self(Arc::new(Wiped(pair))))
     }
 
     /// PKCS#8 PEM.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        Zeroizing::new(self.0.serialize_pem().replace("\r\n", "\n"))
+        Zeroizing::new(self.0.0.serialize_pem().replace("\r\n", "\n"))
     }
 
     /// PKCS#8 DER, for rustls.
     pub fn to_der(&self) -> PrivateKeyDer<'static> {
-        PrivatePkcs8KeyDer::from(self.0.serialize_der()).into()
+        PrivatePkcs8KeyDer::from(self.0.0.serialize_der()).into()
     }
 
     /// Reads a file that nobody else may read.
@@ -74,12 +83,12 @@ impl PrivateKey {
 
     /// The pair, for signing certificates.
     pub fn pair(&self) -> &KeyPair {
-        &self.0
+        &self.0.0
     }
 
     /// SubjectPublicKeyInfo, DER.
     pub fn public_key(&self) -> Vec<u8> {
-        self.0.subject_public_key_info()
+        self.0.0.subject_public_key_info()
     }
 
     /// For rustls.
@@ -103,7 +112,7 @@ impl PrivateKey {
                 .map_err(|e: rcgen::Error| unusable(e.to_string()))?;
             params.subject_alt_names = vec![SanType::URI(uri)];
         }
-        let csr = params.serialize_request(&*self.0).map_err(|e| unusable(e.to_string()))?;
+        let csr = params.serialize_request(&self.0.0).map_err(|e| unusable(e.to_string()))?;
         Ok(csr.der().to_vec())
     }
 }

@@ -107,6 +107,11 @@ pub(crate) fn system_time(seconds: i64) -> SystemTime {
         .unwrap_or(UNIX_EPOCH)
 }
 
+/// A time as Unix seconds; before 1970 becomes 1970.
+pub(crate) fn unix(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,7 @@
 //! A TLS listener in front of gRPC services.
 
 use std::{
-    convert::Infallible,
-    error::Error as StdError,
-    io,
-    net::SocketAddr,
-    pin::pin,
-    sync::Arc,
+    convert::Infallible, error::Error as StdError, io, net::SocketAddr, pin::pin, sync::Arc,
     time::Duration,
 };
 
@@ -134,7 +129,8 @@ where
         });
     }
     drop(listener);
-    let drained = timeout(options.drain, async { while connections.join_next().await.is_some() {} });
+    let drained =
+        timeout(options.drain, async { while connections.join_next().await.is_some() {} });
     if drained.await.is_err() {
         tracing::info!(connections = connections.len(), "cut after the time for draining");
         connections.shutdown().await;

@@ -1,23 +1,25 @@
 //! The state folder of an identity, so that it survives a restart of its process.
 //!
-//! - `identity.pem` (0600): key and chain, and when to renew;
+//! - `identity.pem`: key and chain, and when to renew;
 //! - `bundle.pem`: the trust bundle;
-//! - `join-key.pem` (0600): the key of a join whose answer has not come yet.
+//! - `join-key.pem`: the key of a join whose answer has not come yet.
+//!
+//! All with mode 0600, in a folder with mode 0700.
 
 use std::{
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rulecast_api::Code;
 use rustls_pki_types::CertificateDer;
+use zeroize::Zeroizing;
 
 use crate::{
-    IdentityError, PrivateKey, Svid, TrustBundle,
-    bundle::note,
-    files,
-    peer::{time, unix},
+    IdentityError, PrivateKey, Svid, TrustBundle, files,
+    peer::{system_time, unix},
     tls::{self, Role},
 };
 
@@ -31,7 +33,7 @@ impl StateDir {
     /// Makes the folder (0700) when it is missing.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, IdentityError> {
         let dir = dir.into();
-        files::create_private_dir(&dir).map_err(|e| failed(&dir, "cannot be made", e))?;
+        files::make_folder(&dir)?;
         Ok(Self { dir })
     }
 
@@ -43,60 +45,59 @@ impl StateDir {
     /// [`Code::IdentityState`], a key that others may read [`Code::KeyPermissions`].
     pub fn load(&self) -> Result<Option<Svid>, IdentityError> {
         let path = self.path("identity.pem");
-        let Some(text) = files::read_secret(&path, Code::IdentityState)? else { return Ok(None) };
+        if !exists(&path)? {
+            return Ok(None);
+        }
+        let text = Zeroizing::new(files::read_secret(&path)?);
         let bundle_path = self.path("bundle.pem");
-        let bundle = fs::read_to_string(&bundle_path)
-            .map_err(|e| failed(&bundle_path, "cannot be read", e))
-            .and_then(|text| {
-                TrustBundle::from_pem(&text)
-                    .map_err(|e| failed(&bundle_path, "is damaged", e.message()))
-            })?;
-        let damaged = |e: IdentityError| failed(&path, "is damaged", e.message());
-        let key = PrivateKey::from_pem(&text).map_err(damaged)?;
+        let bundle = TrustBundle::from_pem(&files::read(&bundle_path)?)
+            .map_err(|e| damaged(&bundle_path, e.message()))?;
+        let of_file = |e: IdentityError| damaged(&path, e.message());
+        let key = PrivateKey::from_pem(&text).map_err(of_file)?;
         let chain: Vec<CertificateDer<'static>> = pem::parse_many(text.as_str())
-            .map_err(|e| failed(&path, "is damaged", e))?
+            .map_err(|e| damaged(&path, e))?
             .into_iter()
             .filter(|block| block.tag() == "CERTIFICATE")
             .map(|block| block.into_contents().into())
             .collect();
-        let renew_at = note(&text, "renew-at").and_then(|at| at.parse().ok()).map(time);
-        let svid = Svid::new(chain, key, Arc::new(bundle), renew_at).map_err(damaged)?;
+        let renew_at = text
+            .lines()
+            .find_map(|line| line.strip_prefix("# renew-at: "))
+            .and_then(|at| at.trim().parse().ok())
+            .map(system_time);
+        let svid = Svid::new(chain, key, Arc::new(bundle), renew_at).map_err(of_file)?;
+        let Some((leaf, intermediates)) = svid.chain.split_first() else {
+            return Err(damaged(&path, "it holds no certificate"));
+        };
         // As of its last second: whether it is too old is a matter of its use.
-        let (leaf, intermediates) = svid.chain.split_first().ok_or_else(|| {
-            failed(&path, "is damaged", "it holds no certificate")
-        })?;
         tls::verify_chain(leaf, intermediates, &svid.bundle, svid.not_after, Role::Client)
-            .map_err(damaged)?;
+            .map_err(of_file)?;
         Ok(Some(svid))
     }
 
     /// Writes the identity. The bundle goes first: an old identity is valid
     /// under the new bundle, not the other way round.
     pub fn store(&self, svid: &Svid) -> Result<(), IdentityError> {
-        let path = self.path("bundle.pem");
-        files::write_public(&path, svid.bundle.to_pem().as_bytes())
-            .map_err(|e| failed(&path, "cannot be written", e))?;
-        let mut text = svid.key.to_pem();
-        text.insert_str(0, &format!("# {}\n# renew-at: {}\n", svid.spiffe, unix(svid.renew_at)));
+        files::replace(&self.path("bundle.pem"), svid.bundle.to_pem().as_bytes())?;
+        let note = format!("# {}\n# renew-at: {}\n", svid.spiffe, unix(svid.renew_at));
+        let mut text = Zeroizing::new(note + &svid.key.to_pem());
         for certificate in &svid.chain {
             text.push_str(&pem::encode(&pem::Pem::new("CERTIFICATE", certificate.to_vec())));
         }
-        let path = self.path("identity.pem");
-        files::write_secret(&path, text.as_bytes())
-            .map_err(|e| failed(&path, "cannot be written", e))
+        files::replace(&self.path("identity.pem"), text.as_bytes())
     }
 
     /// The key to join with: on disk before its first use, and the same one
     /// until [`Self::joined`], so that a lost answer can be asked for again.
     pub fn join_key(&self) -> Result<PrivateKey, IdentityError> {
         let path = self.path("join-key.pem");
-        match PrivateKey::load(&path) {
-            Ok(Some(key)) => return Ok(key),
-            Ok(None) => {}
-            Err(error) if error.code() == Code::IdentityState => {
-                tracing::warn!(%error, "a damaged join key is replaced");
+        if exists(&path)? {
+            match PrivateKey::load(&path) {
+                Err(error) if error.code() == Code::IdentityState => {
+                    tracing::warn!(%error, "a damaged join key is replaced");
+                }
+                loaded => return loaded,
             }
-            Err(error) => return Err(error),
         }
         let key = PrivateKey::generate()?;
         key.save(&path)?;
@@ -107,17 +108,22 @@ impl StateDir {
     pub fn joined(&self) -> Result<(), IdentityError> {
         let path = self.path("join-key.pem");
         match fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                Err(failed(&path, "cannot be removed", e))
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(failed(&path, format_args!("cannot be removed: {e}")))
             }
             _ => Ok(()),
         }
     }
 }
 
-fn failed(path: &Path, what: &str, why: impl std::fmt::Display) -> IdentityError {
-    IdentityError::new(
-        Code::IdentityState,
-        format!("{} {what}: {why}; mend or remove it", path.display()),
-    )
+fn exists(path: &Path) -> Result<bool, IdentityError> {
+    path.try_exists().map_err(|e| failed(path, format_args!("cannot be looked for: {e}")))
+}
+
+fn damaged(path: &Path, why: impl std::fmt::Display) -> IdentityError {
+    failed(path, format_args!("is damaged: {why}; restore it, or empty the folder and join anew"))
+}
+
+fn failed(path: &Path, what: impl std::fmt::Display) -> IdentityError {
+    IdentityError::new(Code::IdentityState, format!("{} {what}", path.display()))
 }

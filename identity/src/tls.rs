@@ -30,7 +30,7 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use crate::{
     CA_APPLICATION, DDS_APPLICATION, IdentityError, IdentityHandle, PeerIdentity, SYSTEM_NAMESPACE,
-    TrustBundle, bundle::fingerprint, error::Chain,
+    TrustBundle, error::Chain, peer::fingerprint,
 };
 
 /// The cryptography of all of Rulecast.
@@ -144,6 +144,7 @@ pub fn verify_chain(
             ),
         }
     };
+    let roots = bundle.root_store()?;
     let usage = match role {
         Role::Client => KeyUsage::client_auth(),
         Role::Server => KeyUsage::server_auth(),
@@ -153,7 +154,7 @@ pub fn verify_chain(
         .and_then(|certificate| {
             certificate.verify_for_usage(
                 provider().signature_verification_algorithms.all,
-                bundle.anchors(),
+                &roots.roots,
                 intermediates,
                 UnixTime::since_unix_epoch(since),
                 usage,
@@ -266,10 +267,7 @@ fn finish(config: &mut ClientConfig) {
 }
 
 fn unusable(error: rustls::Error) -> IdentityError {
-    IdentityError::new(
-        Code::IdentityState,
-        format!("TLS cannot be configured: {}", Chain(&error)),
-    )
+    IdentityError::new(Code::IdentityState, format!("TLS cannot be configured: {}", Chain(&error)))
 }
 
 struct ClientVerifier {
@@ -366,7 +364,7 @@ impl ServerVerifier {
             Trust::Pinned { trust_domain, root_fingerprint } => {
                 let root = presented
                     .iter()
-                    .find(|certificate| fingerprint(certificate) == *root_fingerprint)
+                    .find(|certificate| fingerprint(certificate) == hex::encode(root_fingerprint))
                     .ok_or_else(|| {
                         IdentityError::new(
                             Code::PeerUntrusted,
