@@ -99,16 +99,13 @@ fn endpoint(address: &str, options: &ConnectOptions) -> Result<Endpoint, Identit
         .keep_alive_while_idle(true))
 }
 
+type Opening = Pin<Box<dyn Future<Output = io::Result<TokioIo<TlsIo>>> + Send>>;
+
 fn connector(
     tls: Arc<ClientConfig>,
     options: &ConnectOptions,
-) -> impl tower::Service<
-    Uri,
-    Response = TokioIo<TlsIo>,
-    Error = io::Error,
-    Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<TlsIo>>> + Send>>,
-> + Send
-+ 'static {
+) -> impl tower::Service<Uri, Response = TokioIo<TlsIo>, Error = io::Error, Future = Opening> + Send
+{
     let connect_timeout = options.connect_timeout;
     tower::service_fn(move |uri: Uri| {
         let tls = TlsConnector::from(tls.clone());
@@ -118,7 +115,7 @@ fn connector(
                 .map_err(io::Error::from)?
                 .map(TokioIo::new)
         };
-        Box::pin(opened) as Pin<Box<dyn Future<Output = _> + Send>>
+        Box::pin(opened) as Opening
     })
 }
 

@@ -47,10 +47,10 @@ impl IdentityError {
                 return of_tls(tls);
             }
             // io::Error's own source() skips the error that it wraps.
-            if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-                if let Some(found) = Self::find(inner) {
-                    return Some(found);
-                }
+            if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref)
+                && let Some(found) = Self::find(inner)
+            {
+                return Some(found);
             }
             if let Some(status) = error.downcast_ref::<tonic::Status>() {
                 text = text.or_else(|| Self::read(status.message()));

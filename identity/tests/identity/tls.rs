@@ -1,12 +1,11 @@
 //! Who may speak with whom, over real connections.
 
-mod support;
-
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
+use crate::support::{Authority, HOUR, Server, Service, fingerprint_of};
 use rulecast_api::{
     Code,
     proto::identity::v1::{
@@ -18,7 +17,6 @@ use rulecast_identity::{
     ClientAuth, ConnectOptions, Expected, IdentityError, IdentityHandle, ServeOptions, channel,
     connect, tls,
 };
-use support::{Authority, HOUR, Server, Service};
 use tokio::time::timeout;
 
 type Refused = Arc<Mutex<Vec<Code>>>;
@@ -90,7 +88,7 @@ async fn clients_are_refused_each_for_its_own_reason() {
         .expect_err("refused");
     assert_eq!(IdentityError::from_status(&status).code(), Code::PeerUntrusted);
     // None at all.
-    let fingerprint = support::rulecast_fingerprint(&authority.root);
+    let fingerprint = fingerprint_of(&authority.root);
     let config = tls::first_contact_config("a.test", fingerprint, Expected::dds()).expect("config");
     let error = connect(&server.address, config, &ConnectOptions::default()).await;
     assert_eq!(error.expect_err("refused").code(), Code::CredentialMissing);
@@ -127,7 +125,7 @@ async fn first_contact_is_pinned_to_the_root() {
     let config = tls::server_config(&identity, ClientAuth::Optional { grace: HOUR }, None);
     let service = Service::new(&authority, "shop");
     let server = Server::start(config.expect("config"), service, ServeOptions::default()).await;
-    let fingerprint = support::rulecast_fingerprint(&authority.root);
+    let fingerprint = fingerprint_of(&authority.root);
     for (domain, fingerprint, expected, result) in [
         ("a.test", fingerprint, Expected::authority(), None),
         ("a.test", [0; 32], Expected::authority(), Some(Code::PeerUntrusted)),

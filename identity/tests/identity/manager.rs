@@ -1,7 +1,5 @@
 //! Getting an identity and keeping it, against an authority over real TLS.
 
-mod support;
-
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -10,12 +8,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use crate::support::{Authority, HOUR, Server, Service};
 use rulecast_api::Code;
 use rulecast_identity::{
     ClientAuth, IdentityConfig, IdentityError, IdentityHandle, IdentityManager, ServeOptions,
     TokenSource, manager::RENEWAL_GRACE, state::StateDir, tls,
 };
-use support::{Authority, HOUR, Server, Service};
 use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -179,4 +177,35 @@ async fn what_is_not_ours_is_refused() {
         ..of("shop", None)
     };
     assert_eq!(refused(missing).await, Code::CredentialMissing);
+}
+
+#[test]
+fn damaged_files_never_panic_and_never_pass() {
+    let authority = Authority::new("a.test");
+    let dir = tempfile::tempdir().expect("dir");
+    let state = StateDir::open(dir.path()).expect("opens");
+    state.store(&authority.svid(&authority.id("shop"))).expect("stores");
+    let whole = state.load().expect("loads").expect("is there");
+    for name in ["identity.pem", "bundle.pem"] {
+        let path = dir.path().join(name);
+        let good = fs::read(&path).expect("reads");
+        for at in (0..good.len()).step_by(7) {
+            let mut bad = good.clone();
+            bad[at] ^= 0x15;
+            fs::write(&path, &bad).expect("writes");
+            // What still loads is the same identity: notes and line ends do not matter.
+            if let Ok(Some(svid)) = state.load() {
+                assert_eq!(svid.chain[0], whole.chain[0], "{name} at {at}");
+            }
+            fs::write(&path, &good[..at]).expect("writes");
+            assert!(
+                state.load().ok().flatten().is_none_or(|svid| svid.chain[0] == whole.chain[0]),
+                "{name} cut at {at}"
+            );
+        }
+        fs::write(&path, &good).expect("writes");
+    }
+    let other = Authority::new("a.test");
+    fs::write(dir.path().join("bundle.pem"), other.bundle().to_pem()).expect("writes");
+    assert_eq!(state.load().expect_err("another root").code(), Code::IdentityState);
 }

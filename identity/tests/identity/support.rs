@@ -27,11 +27,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, service::Routes};
 use x509_parser::prelude::FromDer;
 
-pub const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-pub struct Authority {
-    pub domain: String,
-    pub root: CertificateDer<'static>,
+pub(crate) struct Authority {
+    pub(crate) domain: String,
+    pub(crate) root: CertificateDer<'static>,
     intermediate: CertificateDer<'static>,
     issuer: Issuer<'static, rcgen::KeyPair>,
 }
@@ -47,7 +47,7 @@ fn ca_params(name: &str, path: Option<u8>) -> CertificateParams {
 }
 
 impl Authority {
-    pub fn new(domain: &str) -> Arc<Self> {
+    pub(crate) fn new(domain: &str) -> Arc<Self> {
         let root_key = rcgen::KeyPair::generate().expect("key");
         let root_params = ca_params("root", None);
         let root = root_params.self_signed(&root_key).expect("root").der().clone();
@@ -60,28 +60,28 @@ impl Authority {
         Arc::new(Self { domain: domain.into(), root, intermediate, issuer })
     }
 
-    pub fn bundle(&self) -> TrustBundle {
+    pub(crate) fn bundle(&self) -> TrustBundle {
         TrustBundle::new(&*self.domain, vec![self.root.clone()], 1).expect("bundle")
     }
 
-    pub fn id(&self, application: &str) -> String {
+    pub(crate) fn id(&self, application: &str) -> String {
         format!("spiffe://{}/ns/default/app/{application}", self.domain)
     }
 
-    pub fn service(&self, application: &str) -> String {
+    pub(crate) fn service(&self, application: &str) -> String {
         format!("spiffe://{}/ns/rulecast-system/app/{application}", self.domain)
     }
 
-    pub fn token(&self) -> JoinToken {
+    pub(crate) fn token(&self) -> JoinToken {
         JoinToken {
             trust_domain: self.domain.clone(),
-            root_fingerprint: rulecast_fingerprint(&self.root),
+            root_fingerprint: fingerprint_of(&self.root),
             secret: [7; 32].into(),
         }
     }
 
-    /// Leaf and intermediate for `key`, valid from `from` to `to` before now (or after, if negative).
-    pub fn sign(
+    /// Leaf and intermediate for `key`, without the root.
+    pub(crate) fn sign(
         &self,
         uri: &str,
         key: &impl PublicKeyData,
@@ -109,47 +109,52 @@ impl Authority {
         vec![leaf, self.intermediate.clone()]
     }
 
-    pub fn svid_between(&self, uri: &str, not_before: SystemTime, not_after: SystemTime) -> Svid {
+    pub(crate) fn svid_between(
+        &self,
+        uri: &str,
+        not_before: SystemTime,
+        not_after: SystemTime,
+    ) -> Svid {
         let key = PrivateKey::generate().expect("key");
         let mut chain = self.sign(uri, key.pair(), not_before, not_after);
         chain.push(self.root.clone());
         Svid::new(chain, key, Arc::new(self.bundle()), None).expect("svid")
     }
 
-    pub fn svid(&self, uri: &str) -> Svid {
+    pub(crate) fn svid(&self, uri: &str) -> Svid {
         let now = SystemTime::now();
         self.svid_between(uri, now - HOUR, now + HOUR)
     }
 
-    pub fn identity(&self, uri: &str) -> IdentityHandle {
+    pub(crate) fn identity(&self, uri: &str) -> IdentityHandle {
         IdentityHandle::fixed(self.svid(uri))
     }
 }
 
-pub fn rulecast_fingerprint(der: &[u8]) -> [u8; 32] {
+pub(crate) fn fingerprint_of(der: &[u8]) -> [u8; 32] {
     rulecast_identity::token::secret_hash(der)
 }
 
 /// What the authority in the tests does with calls.
-pub struct Service {
-    pub authority: Arc<Authority>,
+pub(crate) struct Service {
+    pub(crate) authority: Arc<Authority>,
     /// Of whom a join token is.
-    pub joins_as: String,
+    pub(crate) joins_as: String,
     /// Life of certificates.
-    pub ttl: Mutex<Duration>,
+    pub(crate) ttl: Mutex<Duration>,
     /// Signs, but its answer is lost.
-    pub loses_answers: AtomicBool,
+    pub(crate) loses_answers: AtomicBool,
     /// Refuses everything, as if it was down.
-    pub down: AtomicBool,
-    pub calls: AtomicUsize,
+    pub(crate) down: AtomicBool,
+    pub(crate) calls: AtomicUsize,
     /// Public keys that were signed, in order.
-    pub keys: Mutex<Vec<Vec<u8>>>,
+    pub(crate) keys: Mutex<Vec<Vec<u8>>>,
     /// The client certificates of calls.
-    pub peers: Mutex<Vec<Option<Arc<PeerIdentity>>>>,
+    pub(crate) peers: Mutex<Vec<Option<Arc<PeerIdentity>>>>,
 }
 
 impl Service {
-    pub fn new(authority: &Arc<Authority>, application: &str) -> Arc<Self> {
+    pub(crate) fn new(authority: &Arc<Authority>, application: &str) -> Arc<Self> {
         Arc::new(Self {
             authority: authority.clone(),
             joins_as: authority.id(application),
@@ -164,7 +169,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl IdentityService for Arc<Service> {
+impl IdentityService for Service {
     async fn issue_certificate(
         &self,
         request: Request<IssueCertificateRequest>,
@@ -214,14 +219,14 @@ impl IdentityService for Arc<Service> {
 }
 
 /// A server on a loopback port, stopped when dropped.
-pub struct Server {
-    pub address: String,
-    pub shutdown: CancellationToken,
-    pub task: tokio::task::JoinHandle<std::io::Result<()>>,
+pub(crate) struct Server {
+    pub(crate) address: String,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) task: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
 impl Server {
-    pub async fn start(
+    pub(crate) async fn start(
         tls: Arc<ServerConfig>,
         service: Arc<Service>,
         options: ServeOptions,
@@ -229,7 +234,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = listener.local_addr().expect("address").to_string();
         let shutdown = CancellationToken::new();
-        let routes = Routes::new(IdentityServiceServer::new(service));
+        let routes = Routes::new(IdentityServiceServer::from_arc(service));
         let task = tokio::spawn(serve_tls(listener, tls, routes, shutdown.clone(), options));
         Self { address, shutdown, task }
     }

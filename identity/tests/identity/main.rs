@@ -1,0 +1,5 @@
+//! Identities over real connections.
+
+mod manager;
+mod support;
+mod tls;
