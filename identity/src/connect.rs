@@ -104,8 +104,9 @@ type Opening = Pin<Box<dyn Future<Output = io::Result<TokioIo<TlsIo>>> + Send>>;
 fn connector(
     tls: Arc<ClientConfig>,
     options: &ConnectOptions,
-) -> impl tower::Service<Uri, Response = TokioIo<TlsIo>, Error = io::Error, Future = Opening> + Send
-{
+) -> impl tower::Service<Uri, Response = TokioIo<TlsIo>, Error = io::Error, Future = Opening>
++ Send
++ use<> {
     let connect_timeout = options.connect_timeout;
     tower::service_fn(move |uri: Uri| {
         let tls = TlsConnector::from(tls.clone());
