@@ -1,5 +1,7 @@
 //! The delivery plane of Rulecast: stores, index, views, streams, rollout.
 
+pub mod admin;
+pub mod app;
 pub mod index;
 pub mod observe;
 pub mod rollout;
