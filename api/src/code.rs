@@ -98,6 +98,8 @@ codes! {
     Draining = "RC0504";
     /// The client's certificate has expired while connected.
     IdentityEnded = "RC0505";
+    /// A plane's answer that a client cannot take.
+    ResponseInvalid = "RC0506";
     // 06: policies and decisions.
     /// A rule that its policy refused.
     RuleRefused = "RC0601";
