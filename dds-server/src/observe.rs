@@ -1,1 +1,303 @@
-//! The gRPC service: thin shells around the stream engine.
+//! The gRPC service: a thin shell around the stream engine.
+//!
+//! One task per stream. It waits for whatever comes first (a request, a view, a
+//! deadline, room to send) and lets the [`Stream`] decide. At most one message
+//! waits for the transport; while it does, the engine is asked for none.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use futures_util::{StreamExt as _, future::ready, stream};
+use rulecast_api::{
+    Code, Kind, Kinds, SpiffeId,
+    proto::observe::v1::{
+        ObserveRequest, ObserveResponse,
+        rule_service_server::{self, RuleServiceServer},
+    },
+};
+use rulecast_identity::Peer;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time,
+};
+use tokio_stream::{StreamMap, wrappers::ReceiverStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{Instrument as _, debug, info, info_span, warn};
+
+use crate::{
+    rollout::{self, Report, Rollout, Tracked},
+    stream::{Action, Close, Counters, Stream, StreamConfig},
+    view::View,
+    views::Views,
+};
+
+mod metrics;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use metrics::Metrics;
+pub use source::{ViewSource, ViewSubscription};
+
+/// Largest request that is read, in bytes. The engine's own limits are narrower.
+pub const MAX_REQUEST: usize = 8 << 20;
+/// Largest response that is sent, in bytes: one item may pass the chunk size.
+pub const MAX_RESPONSE: usize = 32 << 20;
+
+/// How often the wall clock is compared with a certificate's end: the clock may
+/// be set while the stream is open.
+const EXPIRY_CHECK: Duration = Duration::from_secs(30);
+
+type ResponseStream =
+    Pin<Box<dyn stream::Stream<Item = Result<ObserveResponse, Status>> + Send + 'static>>;
+type ViewStream = Pin<Box<dyn stream::Stream<Item = Arc<View>> + Send + 'static>>;
+
+/// `rulecast.observe.v1.RuleService`. Clones share everything.
+///
+/// Requests must carry a verified [`Peer`] in their extensions, as
+/// [`rulecast_identity::serve_tls`] puts it there.
+#[derive(Debug)]
+pub struct RuleService<V = Views> {
+    shared: Arc<Shared<V>>,
+}
+
+impl<V> Clone for RuleService<V> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+#[derive(Debug)]
+struct Shared<V> {
+    views: V,
+    rollout: Rollout,
+    config: StreamConfig,
+    kinds: Kinds,
+    metrics: Metrics,
+    drain: CancellationToken,
+}
+
+impl<V: ViewSource> RuleService<V> {
+    /// A service of `kinds` over `views`. When `drain` is cancelled all streams end, and
+    /// new ones are refused.
+    pub fn new(
+        views: V,
+        rollout: Rollout,
+        config: StreamConfig,
+        kinds: Kinds,
+        metrics: Metrics,
+        drain: CancellationToken,
+    ) -> Self {
+        Self { shared: Arc::new(Shared { views, rollout, config, kinds, metrics, drain }) }
+    }
+
+    /// For a router, with the limits on messages set.
+    pub fn into_server(self) -> RuleServiceServer<Self> {
+        RuleServiceServer::new(self)
+            .max_decoding_message_size(MAX_REQUEST)
+            .max_encoding_message_size(MAX_RESPONSE)
+    }
+
+    /// Serves one client that has been authenticated as `identity`. `requests` may be any
+    /// source of requests.
+    pub fn serve<R>(
+        &self,
+        identity: SpiffeId,
+        not_after: SystemTime,
+        address: Option<std::net::SocketAddr>,
+        requests: R,
+    ) -> ResponseStream
+    where
+        R: stream::Stream<Item = Result<ObserveRequest, Status>> + Send + Unpin + 'static,
+    {
+        let (out, responses) = mpsc::channel(1);
+        let (end, ended) = oneshot::channel();
+        let span = info_span!("stream", client = %identity, peer = address.map(tracing::field::display));
+        let tracked = self.shared.rollout.track(rollout::Peer {
+            spiffe_id: identity.to_string(),
+            address,
+            connected_at: SystemTime::now(),
+        });
+        let now = Instant::now();
+        let session = Session {
+            engine: Stream::new(self.shared.config.clone(), self.shared.kinds, now),
+            shared: self.shared.clone(),
+            identity,
+            not_after,
+            tracked,
+            views: StreamMap::new(),
+            counters: Counters::default(),
+        };
+        let open = self.shared.metrics.opened();
+        tokio::spawn(
+            async move {
+                let _open = open;
+                if let Some(close) = session.run(requests, out).await {
+                    // The client may be gone.
+                    let _ = end.send(Status::new(close.status, close.to_string()));
+                }
+            }
+            .instrument(span),
+        );
+        // The status stands beside the channel, so that ending waits for no slow reader.
+        let status = stream::once(ended).filter_map(|status| ready(status.ok().map(Err)));
+        Box::pin(ReceiverStream::new(responses).map(Ok).chain(status))
+    }
+}
+
+#[tonic::async_trait]
+impl<V: ViewSource> rule_service_server::RuleService for RuleService<V> {
+    type ObserveStream = ResponseStream;
+
+    async fn observe(
+        &self,
+        request: Request<Streaming<ObserveRequest>>,
+    ) -> Result<Response<ResponseStream>, Status> {
+        let peer = request.extensions().get::<Peer>();
+        let address = peer.map(|peer| peer.address);
+        let Some(identity) = peer.and_then(|peer| peer.identity.clone()) else {
+            return Err(Status::unauthenticated(format!(
+                "{}: rules are given to clients with a certificate; get one from the authority",
+                Code::CredentialMissing
+            )));
+        };
+        let requests = request.into_inner();
+        let responses =
+            self.serve(identity.spiffe.clone(), identity.not_after, address, requests);
+        Ok(Response::new(responses))
+    }
+}
+
+/// One stream.
+struct Session<V> {
+    shared: Arc<Shared<V>>,
+    engine: Stream,
+    identity: SpiffeId,
+    not_after: SystemTime,
+    tracked: Tracked,
+    views: StreamMap<Kind, ViewStream>,
+    counters: Counters,
+}
+
+impl<V: ViewSource> Session<V> {
+    /// Runs until the client leaves (`None`) or the plane ends the stream.
+    async fn run<R>(mut self, mut requests: R, out: mpsc::Sender<ObserveResponse>) -> Option<Close>
+    where
+        R: stream::Stream<Item = Result<ObserveRequest, Status>> + Send + Unpin,
+    {
+        debug!("the stream is open");
+        let drain = self.shared.drain.clone();
+        loop {
+            if let Some(close) = self.act() {
+                return Some(close);
+            }
+            let now = Instant::now();
+            let sends = self.engine.wants_to_send(now);
+            let tick = self.engine.deadline().unwrap_or(now + EXPIRY_CHECK);
+            tokio::select! {
+                () = drain.cancelled() => self.engine.on_draining(),
+                () = time::sleep_until(self.wake(now, tick).into()) => {
+                    if SystemTime::now() >= self.not_after {
+                        let message = "the client's certificate has expired; renew it and connect again";
+                        self.engine.close(
+                            Code::IdentityEnded, tonic::Code::Unauthenticated, message.into(),
+                        );
+                    }
+                    self.engine.on_tick(Instant::now());
+                }
+                request = requests.next() => match request {
+                    Some(Ok(request)) => self.engine.on_request(Instant::now(), request),
+                    Some(Err(status)) => {
+                        debug!(%status, "the client's side of the stream has failed");
+                        return None;
+                    }
+                    None => {
+                        debug!("the client has ended the stream");
+                        return None;
+                    }
+                },
+                Some((_, view)) = self.views.next(), if !self.views.is_empty() => {
+                    self.engine.on_view(Instant::now(), view);
+                }
+                place = out.reserve(), if sends => match place {
+                    Ok(place) => {
+                        if let Some(frame) = self.engine.next_frame(Instant::now()) {
+                            place.send(frame);
+                        }
+                    }
+                    Err(_) => {
+                        debug!("the client has gone");
+                        return None;
+                    }
+                },
+                // Also while there is nothing to send.
+                () = out.closed(), if !sends => {
+                    debug!("the client has gone");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// When to look at the clocks again.
+    fn wake(&self, now: Instant, tick: Instant) -> Instant {
+        let left = self.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+        tick.min(now + left.min(EXPIRY_CHECK))
+    }
+
+    /// Does what the engine wants done; gives the reason when it wants an end.
+    fn act(&mut self) -> Option<Close> {
+        let mut end = None;
+        while let Some(action) = self.engine.next_action() {
+            match action {
+                Action::Subscribe { kind, services } => {
+                    let mut place = self.shared.views.subscribe(&self.identity, services, kind);
+                    let current = place.current();
+                    let views = stream::unfold(place, async |mut place| {
+                        let view = place.changed().await;
+                        Some((view, place))
+                    });
+                    let views = views.filter_map(ready);
+                    self.views.insert(kind, Box::pin(views));
+                    if let Some(view) = current {
+                        self.engine.on_view(Instant::now(), view);
+                    }
+                }
+                Action::Report(report) => self.report(report),
+                Action::Close(close) => end = Some(close),
+            }
+        }
+        let counters = self.engine.counters();
+        self.shared.metrics.advance(self.counters, counters);
+        self.counters = counters;
+        if let Some(close) = &end {
+            info!(code = %close.code, reason = %close.message, "the stream ends");
+            self.shared.metrics.ended(close.code);
+        }
+        end
+    }
+
+    fn report(&self, report: Report) {
+        match &report {
+            Report::Applied { kind, view, rejected, took, .. } => {
+                self.shared.metrics.converged(*kind, *took);
+                if rejected.is_empty() {
+                    debug!(%kind, revision = view.revision, ?took, "applied");
+                } else {
+                    for rejected in rejected.iter() {
+                        info!(%kind, rule = %rejected.key, reason = %rejected.reason, "rejected");
+                    }
+                }
+            }
+            Report::Refused { kind, view, reason } => {
+                warn!(%kind, revision = view.revision, %reason, "refused whole");
+            }
+            _ => {}
+        }
+        self.tracked.report(report);
+    }
+}
