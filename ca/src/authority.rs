@@ -53,9 +53,6 @@ const ROOT: &str = "root.pem";
 const ROOT_KEY: &str = "root.key";
 const INTERMEDIATE: &str = "intermediate.pem";
 
-/// Namespace and application of the authority itself.
-pub const OWN_NAME: (&str, &str) = (SYSTEM_NAMESPACE, CA_APPLICATION);
-
 /// An opened authority. Immutable; a renewed intermediate needs another opening.
 #[derive(Debug)]
 pub struct Authority {
@@ -205,9 +202,7 @@ impl Authority {
         let bundle = TrustBundle::new(about.trust_domain, roots, about.sequence)
             .map_err(|e| damaged(dir, ROOT, e.message()))?;
         let mut authority = Self::read(dir, Arc::new(bundle))?;
-        let (begin, end) = validity(&authority.intermediate)?;
-        let half = begin + end.duration_since(begin).unwrap_or_default() / 2;
-        if SystemTime::now() > half {
+        if authority.is_due()? {
             let root_key = PrivateKey::from_pem(&read(dir, ROOT_KEY)?)
                 .map_err(|e| damaged(dir, ROOT_KEY, e.message()))?;
             renew_intermediate(dir, &authority.bundle, &root_key)?;
@@ -262,6 +257,14 @@ impl Authority {
         Ok(())
     }
 
+    /// Whether the intermediate is past half of its time, so that the next
+    /// opening replaces it.
+    pub fn is_due(&self) -> Result<bool, CaError> {
+        let (begin, end) = validity(&self.intermediate)?;
+        let half = begin + end.duration_since(begin).unwrap_or_default() / 2;
+        Ok(SystemTime::now() > half)
+    }
+
     /// The roots that verify what this authority issues.
     pub fn bundle(&self) -> &Arc<TrustBundle> {
         &self.bundle
@@ -270,6 +273,11 @@ impl Authority {
     /// Of the realm whose identities it issues.
     pub fn trust_domain(&self) -> &str {
         self.bundle.trust_domain()
+    }
+
+    /// End of the time of the intermediate that signs.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
     }
 
     /// Issues a leaf for `public_key` (SubjectPublicKeyInfo, DER) in the name of
@@ -330,7 +338,7 @@ impl Authority {
     /// Its chain ends with the root, so that a first contact can compare the
     /// root with the fingerprint that it knows.
     pub fn own_svid(&self, ttl: Duration) -> Result<Svid, CaError> {
-        let (namespace, application) = OWN_NAME;
+        let (namespace, application) = (SYSTEM_NAMESPACE, CA_APPLICATION);
         let spiffe = SpiffeId::application(self.trust_domain(), namespace, application)
             .map_err(|e| CaError::authority(e.to_string()))?;
         let attested = AttestedFacts {

@@ -97,14 +97,15 @@ impl Tokens {
         self.write(&self.path(&token::secret_hash(secret)), &record)
     }
 
-    /// What `secret` is good for if shown by the holder of `key` (SHA-256 of the
-    /// public key) now. Changes nothing.
-    pub fn look(&self, secret: &[u8; 32], key: &str) -> Result<Grant, CaError> {
+    /// What `secret` would be good for now, in the hands of whoever may still use
+    /// it. Changes nothing.
+    pub fn look(&self, secret: &[u8; 32]) -> Result<Grant, CaError> {
         let hash = token::secret_hash(secret);
-        self.read(&self.path(&hash))?.grant(&hash, key, now())
+        self.read(&self.path(&hash))?.grant(&hash, None, now())
     }
 
-    /// As [`look`](Self::look), and uses the token up: on disk when this returns.
+    /// Uses the token up for the holder of `key` (SHA-256 of the public key): on
+    /// disk when this returns.
     pub fn redeem(&self, secret: &[u8; 32], key: &str) -> Result<Grant, CaError> {
         let hash = token::secret_hash(secret);
         let path = self.path(&hash);
@@ -113,7 +114,7 @@ impl Tokens {
         let _lock = self.lock()?;
         let mut record = self.read(&path)?;
         let now = now();
-        let grant = record.grant(&hash, key, now)?;
+        let grant = record.grant(&hash, Some(key), now)?;
         if record.used.is_none() {
             record.used = Some(Use { key: key.into(), at: now });
             self.write(&path, &record)?;
@@ -187,7 +188,7 @@ impl Tokens {
 }
 
 impl Record {
-    fn grant(&self, hash: &[u8; 32], key: &str, now: u64) -> Result<Grant, CaError> {
+    fn grant(&self, hash: &[u8; 32], key: Option<&str>, now: u64) -> Result<Grant, CaError> {
         let refused = |code, why: &str| {
             Err(CaError::new(
                 code,
@@ -195,7 +196,7 @@ impl Record {
             ))
         };
         match &self.used {
-            Some(used) if used.key != key => {
+            Some(used) if key.is_some_and(|key| used.key != key) => {
                 return refused(Code::TokenInvalid, "was used already, with another key");
             }
             Some(used) if now > used.at.saturating_add(REPEAT.as_secs()) => {
@@ -242,7 +243,7 @@ mod tests {
     #[test]
     fn used_once_but_repeated_with_the_same_key() {
         let (_dir, tokens) = tokens();
-        let grant = tokens.look(&SECRET, "a").expect("good");
+        let grant = tokens.look(&SECRET).expect("good");
         assert_eq!((&*grant.namespace, &*grant.application), ("shop", "web"));
         assert_eq!(tokens.redeem(&SECRET, "b").expect("first use"), grant);
         assert_eq!(tokens.redeem(&SECRET, "b").expect("repeated"), grant);
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(tokens.redeem(&[8; 32], "a").expect_err("unknown").code(), Code::TokenInvalid);
         rewrite(&tokens, |r| r.expires = now() - REMEMBER.as_secs() - 1);
         tokens.add(&[9; 32], "shop", "web", HOUR).expect("added");
-        assert_eq!(tokens.look(&SECRET, "a").expect_err("forgotten").code(), Code::TokenInvalid);
+        assert_eq!(tokens.look(&SECRET).expect_err("forgotten").code(), Code::TokenInvalid);
     }
 
     #[test]
