@@ -1,1 +1,90 @@
 //! Decisions: which endpoints a call may use, and why.
+//!
+//! [`Policies`] hold the modules, a [`RuleSet`] the rules of one moment; both are immutable,
+//! cheap to clone and shared by all threads. Each thread keeps an instance of its own and
+//! brings it up to date with the rule set that it is asked with: a rule is committed once per
+//! thread, when a call first needs it.
+
+mod health;
+mod policies;
+mod request;
+mod rule_set;
+mod worker;
+
+use std::{fmt, sync::Arc};
+
+pub use policies::{Policies, Rejection};
+pub use request::Request;
+pub use rule_set::RuleSet;
+
+use crate::host::Fault;
+
+/// What a rule did in a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// No condition of it applied.
+    Skipped,
+    /// It applied.
+    Applied,
+    /// A shadow rule of which no condition would have applied.
+    WouldSkip,
+    /// A shadow rule that would have applied; nothing else changed by it.
+    WouldApply,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Skipped => "skipped",
+            Self::Applied => "applied",
+            Self::WouldSkip => "would skip",
+            Self::WouldApply => "would apply",
+        })
+    }
+}
+
+/// A rule's part in a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleEffect {
+    /// `<name>/<namespace>`.
+    pub key: Arc<str>,
+    /// What it did.
+    pub effect: Effect,
+    /// How many endpoints remained after it; for a shadow rule, would have.
+    pub remaining: u32,
+}
+
+/// A failure on the way to a decision. The rule, or without one all of them, was passed over:
+/// the endpoints are those that there would be without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionFault {
+    /// The rule at work, when one was.
+    pub key: Option<Arc<str>>,
+    /// What happened.
+    pub fault: Fault,
+    /// It happened before; the rule is set aside for a while and was not tried again.
+    pub aside: bool,
+}
+
+/// What was decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Indices of the endpoints that remain, ascending.
+    pub endpoints: Vec<u32>,
+    /// The rules that spoke of this call, in the order of their application.
+    pub rules: Vec<RuleEffect>,
+    /// What went wrong.
+    pub faults: Vec<DecisionFault>,
+    /// The number from which chance came, when a rule needed it. The same request with this
+    /// draw decides the same.
+    pub draw: Option<u64>,
+}
+
+/// A decision with its reasons.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Explanation {
+    /// What was decided.
+    pub decision: Decision,
+    /// Why, line by line, for people.
+    pub text: String,
+}

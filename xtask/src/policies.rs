@@ -87,11 +87,18 @@ fn remaps(root: &Path, sysroot: &str) -> Result<String> {
         Some(home) => PathBuf::from(home),
         None => std::env::home_dir().context("no home folder")?.join(".cargo"),
     };
-    let pairs = [
+    let mut pairs = vec![
         (cargo_home.display().to_string(), "/cargo"),
         (sysroot.to_owned(), "/rust"),
         (root.display().to_string(), "/rulecast"),
     ];
+    // The folder's name says which registry or mirror the sources came from. The last
+    // mapping that fits is taken.
+    if let Ok(registries) = fs::read_dir(cargo_home.join("registry/src")) {
+        for registry in registries {
+            pairs.push((registry?.path().display().to_string(), "/registry"));
+        }
+    }
     let flags: Vec<String> =
         pairs.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}")).collect();
     Ok(flags.join("\x1f"))

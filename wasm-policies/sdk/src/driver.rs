@@ -135,7 +135,7 @@ fn refused(scratch: &mut [u8], error: &CommitError) -> i64 {
 }
 
 /// A policy behind the calls of the ABI, outside of any sandbox.
-pub trait Guest {
+pub trait Guest: Send {
     /// The scratch buffer.
     fn scratch(&mut self) -> &mut [u8];
     /// The rule at work, or [`abi::NO_RULE`].
@@ -171,7 +171,7 @@ impl<P: Policy> Native<P> {
     }
 }
 
-impl<P: Policy> Guest for Native<P> {
+impl<P: Policy + Send> Guest for Native<P> {
     fn scratch(&mut self) -> &mut [u8] {
         &mut self.scratch
     }
