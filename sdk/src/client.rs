@@ -1,10 +1,9 @@
 //! The client: what an application holds to have its calls decided.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use tokio::sync::watch;
 
-mod apply;
 mod builder;
 mod connect;
 mod error;
@@ -16,7 +15,8 @@ pub use builder::{ClientBuilder, Startup, TYPES, Tuning};
 pub use error::ConnectError;
 
 use crate::{
-    decision::{Decision, EndpointSet, Request},
+    decision::{Decision, Explanation, Request},
+    endpoints::{EndpointSet, Params},
     status::Status,
 };
 use connect::Tasks;
@@ -39,15 +39,27 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// Decides a call: which of `endpoints` may be used. The request's own
-    /// consumer parameters win over the client's.
-    pub fn route(&self, request: &Request, endpoints: &EndpointSet) -> Decision {
+    /// A request to a service (`[group/]interface[:version]`) by this consumer.
+    pub fn request<'a>(&'a self, service: impl Into<Cow<'a, str>>) -> Request<'a> {
+        Request::new(service, self.consumer())
+    }
+
+    /// The parameters of this consumer.
+    pub fn consumer(&self) -> &Params {
+        &self.shared.consumer
+    }
+
+    /// Decides a call: which of `endpoints` may be used. A request made by
+    /// [`request`](Self::request) costs least; the consumer parameters of others win
+    /// over the client's. Before the first complete rules the startup policy decides,
+    /// and the decision carries a fault of kind [`FaultKind::NotReady`](crate::host::FaultKind).
+    pub fn route(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Decision {
         self.shared.route(request, endpoints)
     }
 
     /// Decides as [`route`](Self::route) and says why: which rules and conditions
     /// matched, and which draw was used. For people; it costs more.
-    pub fn explain(&self, request: &Request, endpoints: &EndpointSet) -> Decision {
+    pub fn explain(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Explanation {
         self.shared.explain(request, endpoints)
     }
 

@@ -3,11 +3,15 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use rulecast_api::{ServiceKey, spiffe};
+use rulecast_identity::TokenSource;
 
 use super::{Client, ConnectError, connect};
 
 /// Types that this version of the SDK has policies for, and subscribes to by default.
-pub const TYPES: &[&str] = &["dubbo.apache.org/v1alpha1/ConditionRoute"];
+pub const TYPES: &[&str] = &[ROUTE];
+
+/// The type whose rules choose among endpoints.
+pub(super) const ROUTE: &str = "dubbo.apache.org/v1alpha1/ConditionRoute";
 
 /// What happens to calls before the first complete snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,13 +52,6 @@ impl Default for Tuning {
     }
 }
 
-/// Where a join token comes from.
-#[derive(Clone)]
-pub(crate) enum JoinToken {
-    Text(String),
-    File(PathBuf),
-}
-
 /// Sets up a [`Client`]. Addresses, application and, unless the state folder
 /// holds a valid certificate, a join token are needed; the rest has defaults.
 #[derive(Clone)]
@@ -62,7 +59,7 @@ pub(crate) enum JoinToken {
 pub struct ClientBuilder {
     pub(crate) plane: String,
     pub(crate) ca: String,
-    pub(crate) token: Option<JoinToken>,
+    pub(crate) token: Option<TokenSource>,
     pub(crate) application: String,
     pub(crate) namespace: String,
     pub(crate) parameters: BTreeMap<String, String>,
@@ -106,13 +103,13 @@ impl ClientBuilder {
 
     /// The join token for the first certificate.
     pub fn join_token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(JoinToken::Text(token.into()));
+        self.token = Some(TokenSource::Text(token.into()));
         self
     }
 
     /// A file with the join token, read when one is needed.
     pub fn join_token_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.token = Some(JoinToken::File(path.into()));
+        self.token = Some(TokenSource::File(path.into()));
         self
     }
 
@@ -129,6 +126,7 @@ impl ClientBuilder {
     }
 
     /// A parameter of this consumer, `region` or `version` for example; part of every request.
+    /// `application` is there by itself.
     pub fn parameter(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.parameters.insert(name.into(), value.into());
         self

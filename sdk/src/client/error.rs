@@ -1,6 +1,9 @@
 //! Why there is no client.
 
+use std::time::Duration;
+
 use rulecast_api::Code;
+use rulecast_identity::IdentityError;
 
 /// Why `connect()` gave no client.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +21,7 @@ pub enum ConnectError {
     },
     /// There is no identity, and waiting would not bring one.
     #[error(transparent)]
-    Identity(#[from] rulecast_identity::IdentityError),
+    Identity(#[from] IdentityError),
     /// The built-in policies cannot be run here.
     #[error("{code} the built-in policies cannot be loaded: {message}")]
     Policies {
@@ -27,26 +30,30 @@ pub enum ConnectError {
         /// Why.
         message: String,
     },
-    /// No complete snapshot came in time.
+    /// No complete rules came in time.
     #[error(
-        "{} no complete rules after {waited_secs} s (missing: {missing}); {reason}; see that the \
-         plane is up and reachable, or choose a startup policy that does not wait",
+        "{} no complete rules after {waited:?} (missing: {missing}): {reason}; see that plane and \
+         authority can be reached, or choose a startup policy that does not wait",
         Code::NotReady
     )]
     NotReady {
         /// How long was waited.
-        waited_secs: u64,
+        waited: Duration,
         /// The types that are not complete.
         missing: String,
         /// The last error that was met on the way.
         reason: String,
     },
-    /// A part of the client ended although nobody asked it to.
-    #[error("{} the client's task \"{task}\" ended: {message}", Code::NotReady)]
-    TaskEnded {
-        /// Which.
-        task: &'static str,
-        /// How.
-        message: String,
-    },
+}
+
+impl ConnectError {
+    /// For `docs/errors.md`.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Config { .. } => Code::ConfigInvalid,
+            Self::Identity(error) => error.code(),
+            Self::Policies { code, .. } => *code,
+            Self::NotReady { .. } => Code::NotReady,
+        }
+    }
 }

@@ -1,0 +1,272 @@
+//! What a client's decisions, its tasks and its readers share.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use rulecast_api::{Code, Digest, SpiffeId, proto::rules::v1::Rule};
+use tokio::{sync::watch, task};
+
+use super::{ClientBuilder, ConnectError, Startup, builder::ROUTE};
+use crate::{
+    decision::{Decision, DecisionFault, Explanation, Policies, Request, RuleSet},
+    disk::{StoredSnapshot, StoredType},
+    endpoints::{EndpointSet, Params},
+    host::{Fault, FaultKind},
+    observe::Apply,
+    snapshot::{KindSnapshot, Rejected},
+    status::{Status, coded},
+};
+
+/// Labels that a plane takes, and bytes of their names and values.
+const MAX_LABELS: usize = 64;
+const MAX_LABEL: usize = 1024;
+
+/// All that is in force at one moment. Immutable.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// By type; every subscribed type has its entry.
+    pub(super) kinds: BTreeMap<String, Arc<KindSnapshot>>,
+    /// The rules that route.
+    routes: RuleSet,
+    /// Every type is complete.
+    ready: bool,
+}
+
+impl Held {
+    fn nothing(types: &[String]) -> Self {
+        let kinds = types.iter().map(|t| (t.clone(), Arc::default())).collect();
+        Self { kinds, ..Self::default() }
+    }
+
+    /// This with other states of some types.
+    fn with(&self, changed: impl IntoIterator<Item = (String, KindSnapshot)>) -> Self {
+        let (mut kinds, mut routes) = (self.kinds.clone(), self.routes.clone());
+        for (type_name, kind) in changed {
+            if type_name == ROUTE {
+                routes = RuleSet::new(Some(&routes), kind.items.values().map(|i| &*i.rule));
+            }
+            kinds.insert(type_name, Arc::new(kind));
+        }
+        let ready = kinds.values().all(|kind| kind.source.is_some());
+        Self { kinds, routes, ready }
+    }
+
+    /// For the disk: what is complete.
+    pub(super) fn to_stored(&self, engine: &Digest) -> StoredSnapshot {
+        let complete = self.kinds.iter().filter(|(_, kind)| kind.source.is_some());
+        let types: Vec<StoredType> =
+            complete.map(|(name, kind)| kind.to_stored(name, engine)).collect();
+        StoredSnapshot { types }
+    }
+}
+
+/// See the module.
+pub(super) struct Shared {
+    held: ArcSwap<Held>,
+    policies: Policies,
+    /// Of the policies.
+    pub(super) engine: Digest,
+    pub(super) consumer: Params,
+    startup: Startup,
+    pub(super) types: Vec<String>,
+    pub(super) status: watch::Sender<Status>,
+    /// Whose rules are held.
+    owner: Mutex<Option<SpiffeId>>,
+}
+
+impl Shared {
+    /// With nothing held. Loads the policies off the runtime's threads.
+    pub(super) async fn new(builder: &ClientBuilder) -> Result<Self, ConnectError> {
+        let policies = match task::spawn_blocking(Policies::builtin).await {
+            Ok(Ok(policies)) => policies,
+            Ok(Err(e)) => {
+                return Err(ConnectError::Policies { code: e.code(), message: e.to_string() });
+            }
+            Err(e) => {
+                let (code, message) = (Code::ModuleInvalid, e.to_string());
+                return Err(ConnectError::Policies { code, message });
+            }
+        };
+        let mut types = builder.types.clone();
+        types.sort_unstable();
+        types.dedup();
+        let own = [("application".to_owned(), builder.application.clone())];
+        let parameters = builder.parameters.iter().map(|(n, v)| (n.clone(), v.clone()));
+        let held = Held::nothing(&types);
+        let status = Status { kinds: kinds(&held), ..Status::default() };
+        Ok(Self {
+            held: ArcSwap::from_pointee(held),
+            engine: policies.engine_digest(),
+            policies,
+            consumer: own.into_iter().chain(parameters).collect(),
+            startup: builder.startup,
+            types,
+            status: watch::Sender::new(status),
+            owner: Mutex::new(None),
+        })
+    }
+
+    pub(super) fn held(&self) -> Arc<Held> {
+        self.held.load_full()
+    }
+
+    /// For the plane's lists of clients.
+    pub(super) fn labels(&self) -> HashMap<String, String> {
+        let short = |(n, v): &(&str, &str)| n.len() <= MAX_LABEL && v.len() <= MAX_LABEL;
+        let labels = self.consumer.iter().filter(short).take(MAX_LABELS);
+        labels.map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+    }
+
+    /// Changes the status; readers are told only when that makes a difference.
+    pub(super) fn update(&self, change: impl FnOnce(&mut Status)) {
+        self.status.send_if_modified(|status| {
+            let before = status.clone();
+            change(status);
+            *status != before
+        });
+    }
+
+    /// Puts other rules in force, and says so.
+    fn install(&self, held: Held) -> Arc<Held> {
+        let held = Arc::new(held);
+        self.held.store(held.clone());
+        self.update(|status| {
+            status.kinds = kinds(&held);
+            status.ready = held.ready;
+        });
+        held
+    }
+
+    /// Says whose rules are held. True: another's than before, so that there are none now.
+    pub(super) fn adopt(&self, id: &SpiffeId) -> bool {
+        let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+        match mem::replace(&mut *owner, Some(id.clone())) {
+            Some(before) if before == *id => false,
+            None => true,
+            Some(before) => {
+                tracing::warn!(%before, now = %id, "another identity; the rules held are let go");
+                self.install(Held::nothing(&self.types));
+                true
+            }
+        }
+    }
+
+    fn check(&self, type_name: &str, rule: &Rule) -> Result<(), String> {
+        self.policies
+            .check(type_name, rule)
+            .map_err(|rejection| coded(Code::RuleRefused, &rejection.to_string()))
+    }
+
+    /// Puts in force what was kept on disk; gives how many rules. Blocks.
+    pub(super) fn restore(&self, stored: &StoredSnapshot) -> usize {
+        let ours = stored.types.iter().filter(|t| self.types.contains(&t.type_name));
+        let kinds = ours.map(|stored| {
+            let check = |rule: &Rule| self.check(&stored.type_name, rule);
+            let kind = KindSnapshot::from_stored(stored, &self.engine, check);
+            (stored.type_name.clone(), kind)
+        });
+        let held = self.install(self.held().with(kinds));
+        held.kinds.values().map(|kind| kind.items.len()).sum()
+    }
+
+    /// Brings a change about, off the runtime's threads. Gives what is in force then, and
+    /// what of the change is not.
+    pub(super) async fn apply(
+        self: &Arc<Self>,
+        apply: Apply,
+    ) -> Result<(Arc<Held>, Vec<Rejected>), String> {
+        let shared = self.clone();
+        let work = move || {
+            let held = shared.held();
+            let Apply { type_name, change } = apply;
+            let before = held.kinds.get(&type_name).cloned().unwrap_or_default();
+            let (kind, refused) = before.apply(&change, |rule| shared.check(&type_name, rule));
+            for rejected in &refused {
+                let Rejected { key, digest, reason } = rejected;
+                tracing::warn!(%type_name, %key, digest = %digest.short(), %reason, "rule rejected");
+            }
+            (shared.install(held.with([(type_name, kind)])), refused)
+        };
+        task::spawn_blocking(work).await.map_err(|e| format!("applying it broke off: {e}"))
+    }
+
+    pub(super) fn route(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Decision {
+        let held = self.held.load();
+        if !held.ready {
+            return self.unready(endpoints);
+        }
+        match self.merged(request) {
+            None => self.policies.route(&held.routes, request, endpoints),
+            Some(merged) => self.policies.route(&held.routes, &merged, endpoints),
+        }
+    }
+
+    pub(super) fn explain(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Explanation {
+        let held = self.held.load();
+        if !held.ready {
+            let decision = self.unready(endpoints);
+            let text = match decision.faults.first() {
+                Some(f) => format!("{}\nremaining: {:?}\n", f.fault, decision.endpoints),
+                None => String::new(),
+            };
+            return Explanation { decision, text };
+        }
+        match self.merged(request) {
+            None => self.policies.explain(&held.routes, request, endpoints),
+            Some(merged) => self.policies.explain(&held.routes, &merged, endpoints),
+        }
+    }
+
+    /// The request with the client's parameters under its own; `None` when it has these already.
+    fn merged<'r>(&'r self, request: &'r Request<'_>) -> Option<Request<'r>> {
+        if std::ptr::eq(&*request.consumer, &self.consumer) {
+            return None;
+        }
+        let own = request.consumer.iter();
+        let consumer = match own.len() {
+            0 => Cow::Borrowed(&self.consumer),
+            _ => Cow::Owned(self.consumer.iter().chain(own).collect()),
+        };
+        Some(Request { consumer, ..request.clone() })
+    }
+
+    /// A decision by the startup policy.
+    fn unready(&self, endpoints: &EndpointSet) -> Decision {
+        let (kept, does) = match self.startup {
+            Startup::Allow => (0..endpoints.len() as u32, "allows every endpoint"),
+            // With Wait only after the rules were let go.
+            Startup::Deny | Startup::Wait => (0..0, "denies every endpoint"),
+        };
+        let message = format!("no rules have come yet, and the startup policy {does}");
+        let fault = Fault { kind: FaultKind::NotReady, rule: None, message };
+        Decision {
+            endpoints: kept.collect(),
+            faults: vec![DecisionFault { key: None, fault, aside: false }],
+            ..Decision::default()
+        }
+    }
+
+    /// Why `connect()` waited in vain.
+    pub(super) fn not_ready(&self, waited: Duration) -> ConnectError {
+        let status = self.status.borrow();
+        let missing: Vec<_> =
+            status.kinds.iter().filter(|k| !k.synced).map(|k| &*k.type_name).collect();
+        let last = [&status.plane_error, &status.identity.last_error, &status.snapshot_error];
+        let reason = last.into_iter().flatten().next();
+        ConnectError::NotReady {
+            waited,
+            missing: missing.join(", "),
+            reason: reason.map_or("the plane has not answered", |r| r).to_owned(),
+        }
+    }
+}
+
+fn kinds(held: &Held) -> Vec<crate::status::KindStatus> {
+    held.kinds.iter().map(|(name, kind)| kind.status(name)).collect()
+}
