@@ -1,2 +1,79 @@
-//! Placeholder.
-fn main() {}
+//! Rulecast: traffic rules from one place to every application.
+
+mod admin;
+mod commands;
+mod logging;
+mod options;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use commands::{ca, client, conformance, dds, demo, eval, status};
+
+/// Rulecast casts traffic rules from one place to every application that must
+/// obey them, and runs them there as sandboxed WebAssembly.
+///
+/// Begin with `rulecast demo`. Codes such as RC0201 are explained in docs/errors.md.
+#[derive(Parser)]
+#[command(name = "rulecast", version, propagate_version = true)]
+struct Args {
+    #[command(flatten)]
+    logging: logging::Options,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run everything on this machine: authority, plane and a small fleet of clients
+    Demo(demo::Demo),
+    /// The certificate authority: run it, make it, hand out join tokens
+    Ca(ca::Ca),
+    /// The plane that delivers rules
+    Dds(dds::Dds),
+    /// An application that holds rules and shows what it holds
+    Client(client::Client),
+    /// Rules of a running plane, and who obeys them
+    Status(status::Status),
+    /// Clients of a running plane
+    Clients(status::Clients),
+    /// Decide one call by one file of rules, and say why
+    Eval(eval::Eval),
+    /// Run rule vectors through the policies as the SDK does
+    Conformance(conformance::Conformance),
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = logging::start(&args.logging).and_then(|()| {
+        runtime.block_on(async {
+            match args.command {
+                Command::Demo(demo) => demo.run().await,
+                Command::Ca(ca) => ca.run().await,
+                Command::Dds(dds) => dds.run().await,
+                Command::Client(client) => client.run().await,
+                Command::Status(status) => status.run().await,
+                Command::Clients(clients) => clients.run().await,
+                Command::Eval(eval) => eval.run(),
+                Command::Conformance(conformance) => conformance.run(),
+            }
+        })
+    });
+    // Blocking tasks (file watchers, compilers) must not hold the exit up.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! `rulecast conformance`: rule vectors through the policies, as an application runs them.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result};
+use rulecast_sdk::vector;
+
+/// Run rule vectors through the policies exactly as the SDK does.
+///
+/// Prints each case that fails with its reason, and closes with "N passed, M failed".
+/// Exit status 1 when any failed. Kinds that are not built yet count as failed.
+#[derive(clap::Args)]
+pub(crate) struct Conformance {
+    /// Vector files (format: docs/vectors.md)
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+impl Conformance {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let (mut passed, mut failed) = (0, 0);
+        for file in &self.files {
+            let report =
+                vector::run_file(file).with_context(|| format!("vectors {}", file.display()))?;
+            passed += report.passed;
+            failed += report.failed.len();
+            for (case, why) in &report.failed {
+                println!("{}: case {case}: {why}", file.display());
+            }
+        }
+        println!("{passed} passed, {failed} failed");
+        Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}

@@ -1,0 +1,178 @@
+//! `rulecast eval`: one call decided by files, with the reasons.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result, bail};
+use rulecast_api::{
+    Resource,
+    kind::KINDS,
+    manifest::{self, Format, Problem},
+    proto::rules::v1::Rule,
+};
+use rulecast_sdk::{
+    decision::{Explanation, Policies, Request, RuleSet},
+    endpoints::{Endpoint, EndpointSet, Params},
+};
+use serde::Deserialize;
+
+use crate::table;
+
+/// Decide one call by files of rules, as an application would, and say why.
+#[derive(clap::Args)]
+pub(crate) struct Eval {
+    /// File of rules; may be given several times
+    #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The call: {"service", "method", "args", "attachments", "consumer", "draw"}
+    #[arg(long, value_name = "FILE")]
+    request: PathBuf,
+    /// What may be called: a list of parameter maps with host and port
+    #[arg(long, value_name = "FILE")]
+    endpoints: Option<PathBuf>,
+    /// Say which conditions matched and why, and which draw was used
+    #[arg(long)]
+    explain: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call {
+    service: String,
+    #[serde(default)]
+    method: String,
+    #[serde(default)]
+    args: Vec<serde_json::Value>,
+    #[serde(default)]
+    attachments: BTreeMap<String, String>,
+    #[serde(default)]
+    consumer: BTreeMap<String, serde_json::Value>,
+    /// Repeats a decision; a fresh one otherwise.
+    draw: Option<u64>,
+}
+
+impl Eval {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut rules = Vec::new();
+        for file in &self.files {
+            for resource in read_rules(file)? {
+                if resource.spec.enabled() {
+                    rules.push(delivered(&resource));
+                } else {
+                    println!("{} is not enabled and does nothing", resource.id);
+                }
+            }
+        }
+        let call: Call = read_json(&self.request)?;
+        let maps: Vec<BTreeMap<String, serde_json::Value>> = match &self.endpoints {
+            Some(path) => read_json(path)?,
+            None => Vec::new(),
+        };
+        let endpoints: Vec<Endpoint> =
+            maps.iter().map(|map| Endpoint::from_params(params(map))).collect();
+        let set = EndpointSet::new(endpoints.clone())?;
+        let mut request = Request::owned(call.service.as_str(), params(&call.consumer))
+            .method(call.method.as_str());
+        for argument in &call.args {
+            request = request.argument(text(argument));
+        }
+        for (name, value) in &call.attachments {
+            request = request.attachment(name.as_str(), value.as_str());
+        }
+        if let Some(draw) = call.draw {
+            request = request.draw(draw);
+        }
+
+        let policies = Policies::builtin()?;
+        let rules = RuleSet::new(None, &rules);
+        let Explanation { decision, text: reasons } = policies.explain(&rules, &request, &set);
+        let rows: Vec<Vec<String>> = decision
+            .rules
+            .iter()
+            .map(|rule| vec![rule.key.to_string(), rule.effect.to_string(), rule.remaining.to_string()])
+            .collect();
+        print!("{}", table::render(&["RULE", "EFFECT", "REMAINING"], &rows));
+        if self.explain {
+            println!("\n{}", reasons.trim_end());
+            match decision.draw {
+                Some(draw) => println!("draw {draw}"),
+                None => println!("no draw: chance played no part"),
+            }
+        }
+        println!("\n{} of {} endpoints remain", decision.endpoints.len(), endpoints.len());
+        for at in &decision.endpoints {
+            if let Some(endpoint) = endpoints.get(*at as usize) {
+                let params: Vec<String> =
+                    endpoint.params().iter().map(|(name, value)| format!("{name}={value}")).collect();
+                println!("  {}", params.join(" "));
+            }
+        }
+        for fault in &decision.faults {
+            let rule = fault.key.as_deref().unwrap_or("all rules");
+            println!("FAULT in {rule}: {}", fault.fault);
+        }
+        Ok(if decision.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// The rule as a plane would deliver it to a caller in its own namespace.
+fn delivered(resource: &Resource) -> Rule {
+    Rule {
+        key: resource.id.key(),
+        target: resource.spec.target(),
+        tier: rulecast_dds::scope::TIER_OWN,
+        priority: resource.spec.priority(),
+        enforcement: resource.enforcement() as i32,
+        spec: resource.spec.encode(),
+    }
+}
+
+/// Reads a file of rules; all that is wrong with it when something is.
+fn read_rules(path: &Path) -> Result<Vec<Resource>> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let format = Format::of(name).with_context(|| {
+        format!("RC0302: {} is no rule file; its name should end in .yaml, .yml or .json", path.display())
+    })?;
+    let manifest = manifest::parse(KINDS, &bytes, format);
+    let problems: Vec<String> =
+        manifest.problems().map(|problem| show(path, problem)).collect();
+    if !problems.is_empty() {
+        bail!("{}", problems.join("\n"));
+    }
+    Ok(manifest.documents.into_iter().filter_map(|document| document.outcome.ok()).collect())
+}
+
+fn show(path: &Path, problem: &Problem) -> String {
+    let field = problem.field.as_str();
+    format!(
+        "{}:{}:{}: {} {field}: {}; {}",
+        path.display(),
+        problem.line,
+        problem.column,
+        problem.code,
+        problem.message,
+        problem.hint
+    )
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("RC0701: {} is not as `rulecast eval --help` says", path.display()))
+}
+
+fn text(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn params(map: &BTreeMap<String, serde_json::Value>) -> Params {
+    map.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+}

@@ -1,0 +1,146 @@
+//! `rulecast status` and `rulecast clients`: what a plane knows, over its socket.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result};
+use rulecast_api::proto::admin::v1::{
+    Client, GetStatusRequest, GetStatusResponse, ListClientsRequest, Problem,
+};
+
+use crate::{admin, table};
+
+#[derive(clap::Args)]
+struct Socket {
+    /// The plane's Unix socket
+    #[arg(long, env = "RULECAST_DDS_ADMIN_SOCKET", default_value = "rulecast-dds.sock")]
+    socket: PathBuf,
+}
+
+/// Rules with how many clients should have them, hold them, refused them.
+///
+/// Exit status 1 when the plane is not ready, a document is refused, or a client refused a rule.
+#[derive(clap::Args)]
+pub(crate) struct Status {
+    /// Only this rule, "<name>/<namespace>"
+    key: Option<String>,
+    #[command(flatten)]
+    socket: Socket,
+}
+
+impl Status {
+    pub(crate) async fn run(self) -> Result<ExitCode> {
+        let mut plane = admin::connect(&self.socket.socket).await?;
+        let request = GetStatusRequest { key: self.key.clone().unwrap_or_default() };
+        let status = plane.get_status(request).await.context("the plane refused")?.into_inner();
+        if let (Some(key), true) = (&self.key, status.rules.is_empty()) {
+            anyhow::bail!("no rule {key} here; `rulecast status` lists all of them");
+        }
+        print!("{}", show_status(&status));
+        let fine = status.ready
+            && status.problems.is_empty()
+            && status.rules.iter().all(|rule| rule.rejected == 0);
+        Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn show_status(status: &GetStatusResponse) -> String {
+    let mut out = format!(
+        "revision {} of lineage {}, {} clients, {}\n",
+        status.revision,
+        status.lineage,
+        status.clients,
+        if status.ready { "ready".to_owned() } else { format!("NOT READY: {}", status.blockers.join("; ")) },
+    );
+    let rows: Vec<Vec<String>> = status
+        .rules
+        .iter()
+        .map(|rule| {
+            vec![
+                kind(&rule.r#type).to_owned(),
+                rule.key.clone(),
+                rule.enabled.to_string(),
+                rule.accepted.to_string(),
+                rule.matched.to_string(),
+                rule.applied.to_string(),
+                rule.rejected.to_string(),
+                rule.revision.to_string(),
+                rule.origin.clone(),
+            ]
+        })
+        .collect();
+    let head =
+        ["KIND", "KEY", "ENABLED", "ACCEPTED", "MATCHED", "APPLIED", "REJECTED", "REVISION", "ORIGIN"];
+    out += &table::render(&head, &rows);
+    for rule in &status.rules {
+        for rejection in &rule.rejections {
+            out += &format!("{} refused by {}: {}\n", rule.key, rejection.client, rejection.reason);
+        }
+    }
+    for problem in &status.problems {
+        out += &show_problem(problem);
+        out.push('\n');
+    }
+    out
+}
+
+/// One line: where, what, what would be right, and what stays in force.
+pub(crate) fn show_problem(problem: &Problem) -> String {
+    let mut out = problem.file.clone();
+    if problem.line > 0 {
+        out += &format!(":{}:{}", problem.line, problem.column);
+    }
+    out += &format!(": {}", problem.code);
+    if !problem.field.is_empty() {
+        out += &format!(" {}", problem.field);
+    }
+    out += &format!(": {}", problem.message);
+    if !problem.hint.is_empty() {
+        out += &format!("; {}", problem.hint);
+    }
+    if problem.last_good_in_force {
+        out += " (the last good version stays in force)";
+    }
+    out
+}
+
+fn kind(type_name: &str) -> &str {
+    type_name.rsplit('/').next().unwrap_or(type_name)
+}
+
+/// Connected clients: who they are, what they hold, what they refused.
+#[derive(clap::Args)]
+pub(crate) struct Clients {
+    #[command(flatten)]
+    socket: Socket,
+}
+
+impl Clients {
+    pub(crate) async fn run(self) -> Result<ExitCode> {
+        let mut plane = admin::connect(&self.socket.socket).await?;
+        let clients = plane.list_clients(ListClientsRequest {}).await?.into_inner().clients;
+        print!("{}", show_clients(&clients));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn show_clients(clients: &[Client]) -> String {
+    let mut rows = Vec::new();
+    let mut refused = String::new();
+    for client in clients {
+        for held in &client.kinds {
+            rows.push(vec![
+                client.spiffe_id.clone(),
+                client.instance.clone(),
+                client.peer.clone(),
+                kind(&held.r#type).to_owned(),
+                held.state.clone(),
+                held.acked_revision.to_string(),
+            ]);
+            for rule in &held.rejected {
+                refused +=
+                    &format!("{} refused {}: {}\n", client.instance, rule.key, rule.reason);
+            }
+        }
+    }
+    table::render(&["IDENTITY", "INSTANCE", "PEER", "KIND", "STATE", "REVISION"], &rows) + &refused
+}

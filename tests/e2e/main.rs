@@ -1,0 +1,5 @@
+//! End to end, over real processes, real TLS and real files.
+
+mod commands;
+mod convergence;
+mod site;
