@@ -33,6 +33,8 @@ pub mod host;
 pub mod observe;
 pub mod snapshot;
 pub mod status;
+#[cfg(feature = "vectors")]
+pub mod vector;
 
 pub use client::{Client, ClientBuilder, ConnectError, Startup, Tuning};
 pub use decision::{Decision, Explanation, Policies, Request};

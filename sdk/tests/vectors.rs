@@ -1,5 +1,4 @@
 //! The vectors, natively and in the sandbox.
-#![cfg(feature = "vectors")]
 
 use std::path::Path;
 
