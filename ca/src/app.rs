@@ -13,8 +13,8 @@ use arc_swap::ArcSwap;
 use prometheus_client::registry::Registry;
 use rulecast_api::Code;
 use rulecast_identity::{
-    ClientAuth, IdentityHandle, IdentityUpdater, JoinToken, Peer, ServeOptions, manager::RENEWAL_GRACE,
-    serve_tls, tls,
+    ClientAuth, IdentityHandle, IdentityUpdater, JoinToken, Peer, ServeOptions,
+    manager::RENEWAL_GRACE, serve_tls, tls,
 };
 use rulecast_runtime::{Readiness, Supervisor, http};
 use sha2::{Digest as _, Sha256};
@@ -82,10 +82,7 @@ pub fn create_token(
         .last()
         .ok_or_else(|| CaError::authority("the bundle has no root"))?;
     let mut secret = Zeroizing::new([0; 32]);
-    tls::provider()
-        .secure_random
-        .fill(&mut *secret)
-        .map_err(|_| CaError::authority("the system gives no random numbers"))?;
+    authority::random(&mut *secret)?;
     Tokens::new(dir.join(TOKENS)).add(&secret, namespace, application, ttl)?;
     let token = JoinToken {
         trust_domain: authority.trust_domain().into(),
@@ -126,8 +123,7 @@ pub async fn serve(
     let supervisor = Supervisor::new(readiness.clone(), shutdown.clone());
     if let Some(address) = config.http {
         let listener = http::bind(address).await?;
-        let serve =
-            http::serve(listener, readiness.clone(), Arc::new(registry), shutdown.clone());
+        let serve = http::serve(listener, readiness.clone(), Arc::new(registry), shutdown.clone());
         supervisor.spawn("http", serve);
     }
     let service = Service::new(
@@ -261,7 +257,11 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn keep(self, readiness: Readiness, shutdown: CancellationToken) -> Result<(), io::Error> {
+    async fn keep(
+        self,
+        readiness: Readiness,
+        shutdown: CancellationToken,
+    ) -> Result<(), io::Error> {
         const BLOCKER: &str = "authority";
         loop {
             let now = SystemTime::now();
@@ -303,5 +303,66 @@ impl Keeper {
         self.metrics.valid_until(own.not_after, end);
         self.updater.replace(own);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_own_certificate_is_renewed_in_place() {
+        let parent = tempfile::tempdir().expect("folder");
+        let dir = parent.path().join("ca");
+        init(&dir, "td.example").expect("made");
+        let authority = Authority::open(&dir).expect("opens");
+        let (identity, updater) = IdentityHandle::new(authority.own_svid(OWN_LIFE).expect("own"));
+        let first = identity.current();
+        let authority = Arc::new(ArcSwap::from_pointee(authority));
+        let metrics = Metrics::default();
+        let keeper = Keeper { dir, authority, identity: identity.clone(), updater, metrics };
+        keeper.renew().await.expect("renewed");
+        let second = identity.current();
+        assert_eq!(second.spiffe, first.spiffe);
+        assert_ne!(second.chain[0], first.chain[0]);
+    }
+
+    #[tokio::test]
+    async fn it_keeps_its_own_certificate_until_shutdown() {
+        let parent = tempfile::tempdir().expect("folder");
+        let dir = parent.path().join("ca");
+        init(&dir, "td.example").expect("made");
+        let authority = Authority::open(&dir).expect("opens");
+        let short = Duration::from_secs(2);
+        let (identity, updater) = IdentityHandle::new(authority.own_svid(short).expect("own"));
+        let end = identity.current().not_after;
+        let mut changes = identity.subscribe();
+        let authority = Arc::new(ArcSwap::from_pointee(authority));
+        let metrics = Metrics::default();
+        let keeper = Keeper { dir, authority, identity: identity.clone(), updater, metrics };
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(keeper.keep(Readiness::new(), shutdown.clone()));
+        let renewed = tokio::time::timeout(Duration::from_secs(20), changes.changed());
+        renewed.await.expect("in time").expect("the keeper runs");
+        assert!(identity.current().not_after > end);
+        shutdown.cancel();
+        task.await.expect("no panic").expect("ends well");
+    }
+
+    #[test]
+    fn lives_are_checked() {
+        let config = |ttl, max_ttl| CaConfig {
+            dir: "ca".into(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            http: None,
+            ttl: Duration::from_secs(ttl),
+            max_ttl: Duration::from_secs(max_ttl),
+            drain: Duration::ZERO,
+        };
+        validate(&config(3600, 86_400)).expect("the defaults");
+        for (ttl, max_ttl) in [(0, 3600), (3600, 60), (60, 86_401)] {
+            let error = validate(&config(ttl, max_ttl)).expect_err("refused");
+            assert_eq!(error.code(), Code::ConfigInvalid);
+        }
     }
 }

@@ -26,6 +26,7 @@ use rcgen::{
 use rulecast_api::{Code, SpiffeId, spiffe::valid_trust_domain};
 use rulecast_identity::{
     AttestedFacts, CA_APPLICATION, PrivateKey, SYSTEM_NAMESPACE, Svid, TrustBundle, facts, files,
+    tls,
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::{Deserialize, Serialize};
@@ -155,7 +156,8 @@ fn renew_intermediate(
     let issuer = Issuer::from_ca_cert_der(root, root_key.pair()).map_err(signing)?;
     let certificate: Certificate = params.signed_by(key.pair(), &issuer).map_err(signing)?;
     // Both in one file, so that a crash cannot part them.
-    let text = Zeroizing::new(format!("{}{}", *key.to_pem(), certificate.pem()).replace("\r\n", "\n"));
+    let text =
+        Zeroizing::new(format!("{}{}", *key.to_pem(), certificate.pem()).replace("\r\n", "\n"));
     files::replace(&dir.join(INTERMEDIATE), text.as_bytes())?;
     Ok(())
 }
@@ -168,7 +170,7 @@ fn ca_params(name: &str, path: Option<u8>, days: u32) -> Result<CertificateParam
         IsCa::Ca(path.map_or(BasicConstraints::Unconstrained, BasicConstraints::Constrained));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.use_authority_key_identifier_extension = path.is_some();
-    params.serial_number = Some(serial_number());
+    params.serial_number = Some(serial_number()?);
     let now = SystemTime::now();
     params.not_before = seconds(now - BACKDATE);
     params.not_after = seconds(now + DAY * days);
@@ -197,7 +199,8 @@ impl Authority {
         }
         let about: About = serde_json::from_str(&read(dir, ABOUT)?)
             .map_err(|e| damaged(dir, ABOUT, &e.to_string()))?;
-        let root = pem::parse(&*read(dir, ROOT)?).map_err(|e| damaged(dir, ROOT, &e.to_string()))?;
+        let root =
+            pem::parse(&*read(dir, ROOT)?).map_err(|e| damaged(dir, ROOT, &e.to_string()))?;
         let roots = vec![CertificateDer::from(root.into_contents())];
         let bundle = TrustBundle::new(about.trust_domain, roots, about.sequence)
             .map_err(|e| damaged(dir, ROOT, e.message()))?;
@@ -305,7 +308,7 @@ impl Authority {
         let not_before = now - BACKDATE;
         let not_after = (now + ttl.clamp(MIN_LEAF, MAX_LEAF)).min(self.not_after);
         let uri = spiffe.to_string().try_into().map_err(signing)?;
-        let serial = serial_number();
+        let serial = serial_number()?;
         let mut extension = CustomExtension::from_oid_content(facts::OID, attested.encode()?);
         extension.set_criticality(false);
         let mut params = CertificateParams::default();
@@ -399,11 +402,20 @@ fn seconds(time: SystemTime) -> OffsetDateTime {
     OffsetDateTime::from(whole_seconds(time))
 }
 
-/// 127 random bits: positive and, for all purposes, unique.
-fn serial_number() -> SerialNumber {
-    let mut bytes = fastrand::u128(..).to_be_bytes();
+/// 126 bits that nobody can foresee: positive, of one length and, for all purposes, unique.
+fn serial_number() -> Result<SerialNumber, CaError> {
+    let mut bytes = [0; 16];
+    random(&mut bytes)?;
     bytes[0] = bytes[0] & 0x7f | 0x40;
-    SerialNumber::from_slice(&bytes)
+    Ok(SerialNumber::from_slice(&bytes))
+}
+
+/// Fills `bytes` with random ones, fit for secrets.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), CaError> {
+    tls::provider()
+        .secure_random
+        .fill(bytes)
+        .map_err(|_| CaError::authority("the system gives no random numbers"))
 }
 
 #[cfg(test)]

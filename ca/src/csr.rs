@@ -141,7 +141,9 @@ fn algorithm(
             .iter()
             .find(|(oid, _)| oid == signature)
             .map(|(_, algorithm): &(_, &'static dyn SignatureVerificationAlgorithm)| *algorithm)
-            .ok_or_else(|| invalid(format!("its signature algorithm {signature} does not suit its key")))
+            .ok_or_else(|| {
+                invalid(format!("its signature algorithm {signature} does not suit its key"))
+            })
     };
     match key_kind(key)? {
         KeyKind::P256 => by(&[
@@ -172,7 +174,9 @@ fn key_kind(key: &SubjectPublicKeyInfo<'_>) -> Result<KeyKind, CaError> {
     let weak = |what: String| {
         CaError::new(
             Code::CsrKey,
-            format!("the request has {what}; use ECDSA P-256 or P-384, Ed25519, or RSA of 2048 to 8192 bits"),
+            format!(
+                "the request has {what}; use ECDSA P-256 or P-384, Ed25519, or RSA of 2048 to 8192 bits"
+            ),
         )
     };
     let oid = &key.algorithm.algorithm;
@@ -200,7 +204,9 @@ fn key_kind(key: &SubjectPublicKeyInfo<'_>) -> Result<KeyKind, CaError> {
 fn invalid(why: impl std::fmt::Display) -> CaError {
     CaError::new(
         Code::CsrInvalid,
-        format!("the certificate signing request cannot be used: {why}; send PKCS#10 in DER, signed by its own key"),
+        format!(
+            "the certificate signing request cannot be used: {why}; send PKCS#10 in DER, signed by its own key"
+        ),
     )
 }
 

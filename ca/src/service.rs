@@ -154,8 +154,7 @@ impl IdentityService for Service {
             Credential::Certificate(_) => "certificate",
         };
         let (service, message) = (self.clone(), request.into_inner());
-        let answer =
-            tokio::task::spawn_blocking(move || service.issue(credential, &message)).await;
+        let answer = tokio::task::spawn_blocking(move || service.issue(credential, &message)).await;
         let answer = answer
             .unwrap_or_else(|e| Err(CaError::authority(format!("issuing broke off: {e}"))))
             .map_err(|e| self.refuse(&peer, &e))?;
@@ -187,7 +186,9 @@ fn credential(metadata: &MetadataMap, peer: &Peer) -> Result<Credential, CaError
     let missing = |why: &str| {
         CaError::new(
             Code::CredentialMissing,
-            format!("{why}; show a join token (authorization: Bearer, {AUTHORIZATION_TYPE}: {JOIN_TOKEN}) or a client certificate of this authority"),
+            format!(
+                "{why}; show a join token (authorization: Bearer, {AUTHORIZATION_TYPE}: {JOIN_TOKEN}) or a client certificate of this authority"
+            ),
         )
     };
     let (kind, value) = (metadata.get(AUTHORIZATION_TYPE), metadata.get("authorization"));

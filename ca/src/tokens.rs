@@ -268,7 +268,12 @@ mod tests {
         let (_dir, tokens) = tokens();
         let winners: usize = std::thread::scope(|scope| {
             let tries: Vec<_> = (0..8)
-                .map(|n| scope.spawn({ let tokens = &tokens; move || tokens.redeem(&SECRET, &n.to_string()).is_ok() }))
+                .map(|n| {
+                    scope.spawn({
+                        let tokens = &tokens;
+                        move || tokens.redeem(&SECRET, &n.to_string()).is_ok()
+                    })
+                })
                 .collect();
             tries.into_iter().map(|t| usize::from(t.join().expect("no panic"))).sum()
         });
@@ -278,9 +283,12 @@ mod tests {
     #[test]
     fn names_and_lives_are_checked() {
         let (_dir, tokens) = tokens();
-        for (namespace, application, ttl) in
-            [("a/b", "c", HOUR), ("a", "", HOUR), ("a", "b", Duration::ZERO), ("a", "b", MAX_TTL * 2)]
-        {
+        for (namespace, application, ttl) in [
+            ("a/b", "c", HOUR),
+            ("a", "", HOUR),
+            ("a", "b", Duration::ZERO),
+            ("a", "b", MAX_TTL * 2),
+        ] {
             let error = tokens.add(&SECRET, namespace, application, ttl).expect_err("refused");
             assert_eq!(error.code(), Code::ConfigInvalid);
         }

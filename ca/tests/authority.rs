@@ -100,8 +100,7 @@ impl Ca {
             }
             None => self.anonymous().await,
         };
-        let mut request =
-            Request::new(IssueCertificateRequest { csr: csr.into(), ttl_seconds: 0 });
+        let mut request = Request::new(IssueCertificateRequest { csr: csr.into(), ttl_seconds: 0 });
         if let Some(token) = token {
             let bearer = format!("Bearer {}", *token.bearer());
             let metadata = request.metadata_mut();
@@ -175,10 +174,8 @@ async fn health_is_told_and_unknown_calls_are_refused() {
     grpc.ready().await.expect("open");
     let path = http::uri::PathAndQuery::from_static("/rulecast.identity.v1.IdentityService/Other");
     let codec = tonic_prost::ProstCodec::<GetTrustBundleRequest, GetTrustBundleRequest>::default();
-    let status = grpc
-        .unary(Request::new(GetTrustBundleRequest {}), path, codec)
-        .await
-        .expect_err("unknown");
+    let status =
+        grpc.unary(Request::new(GetTrustBundleRequest {}), path, codec).await.expect_err("unknown");
     assert_eq!(status.code(), tonic::Code::Unimplemented);
 }
 
@@ -198,7 +195,10 @@ async fn tokens_are_used_once_but_a_lost_answer_may_be_asked_again() {
     let mut unknown = ca.token("web");
     unknown.secret[0] ^= 1;
     assert_eq!(code(ca.client().join(&unknown, &key(), None).await), Code::TokenInvalid);
-    assert_eq!(code(ca.ask(key().csr(None).expect("csr"), None, None).await), Code::CredentialMissing);
+    assert_eq!(
+        code(ca.ask(key().csr(None).expect("csr"), None, None).await),
+        Code::CredentialMissing
+    );
     let own = rulecast_ca::create_token(&ca.dir, "rulecast-system", "rulecast-ca", HOUR);
     assert_eq!(own.expect_err("the authority's name").code(), Code::ConfigInvalid);
 }
@@ -238,4 +238,131 @@ async fn bad_requests_are_refused_and_do_not_cost_the_token() {
     let svid = ca.join("web", None).await;
     let renewal = ca.ask(key().csr(Some(&other)).expect("csr"), None, Some(&svid)).await;
     assert_eq!(code(renewal), Code::CsrIdentity);
+}
+
+#[tokio::test]
+async fn another_authority_is_not_believed() {
+    let (ours, other) = (Ca::start("td.example").await, Ca::start("td.example").await);
+    let elsewhere = Ca::start("other.example").await;
+    // The token names its authority, so no other one gets to see the secret.
+    assert_eq!(
+        code(other.client().join(&ours.token("web"), &key(), None).await),
+        Code::PeerUntrusted
+    );
+    let svid = ours.join("web", None).await;
+    assert_eq!(code(other.client().renew(&svid, &key(), None).await), Code::PeerUntrusted);
+    assert_eq!(code(elsewhere.client().renew(&svid, &key(), None).await), Code::PeerTrustDomain);
+    // A client that believes the server, with a certificate that the server does not believe.
+    let foreign = other.join("web", None).await;
+    let mixed = Svid::new(foreign.chain, foreign.key, svid.bundle.clone(), None).expect("fits");
+    assert_eq!(code(ours.client().renew(&mixed, &key(), None).await), Code::PeerUntrusted);
+}
+
+/// A leaf of `ca` whose time is another than the authority would give.
+fn leaf_of(ca: &Ca, spiffe: &str, begin: SystemTime, end: SystemTime, like: &Svid) -> Svid {
+    let text = std::fs::read_to_string(ca.dir.join("intermediate.pem")).expect("there");
+    let blocks = pem::parse_many(text).expect("PEM");
+    let issuer_key = KeyPair::from_pem(&pem::encode(&blocks[0])).expect("key");
+    let issuer = Issuer::from_ca_cert_der(&like.chain[1], issuer_key).expect("an issuer");
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.subject_alt_names = vec![SanType::URI(spiffe.try_into().expect("ASCII"))];
+    (params.not_before, params.not_after) = (begin.into(), end.into());
+    let key = key();
+    let leaf = params.signed_by(key.pair(), &issuer).expect("signs");
+    let chain = vec![leaf.der().clone(), like.chain[1].clone()];
+    Svid::new(chain, key, like.bundle.clone(), None).expect("fits")
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_renewed_for_a_day_and_for_applications_only() {
+    let ca = Ca::start("td.example").await;
+    let like = ca.join("web", None).await;
+    let now = SystemTime::now();
+    let minute = Duration::from_secs(60);
+    let web = "spiffe://td.example/ns/shop/app/web";
+    let recent = leaf_of(&ca, web, now - 4 * minute, now - minute, &like);
+    let renewed = ca.client().renew(&recent, &key(), None).await.expect("within the day");
+    assert_eq!(renewed.spiffe, like.spiffe);
+    let old = leaf_of(&ca, web, now - 30 * HOUR, now - 25 * HOUR, &like);
+    assert_eq!(code(ca.client().renew(&old, &key(), None).await), Code::PeerExpired);
+    let account = "spiffe://td.example/ns/shop/sa/web";
+    let account = leaf_of(&ca, account, now - 4 * minute, now - minute, &like);
+    assert_eq!(code(ca.client().renew(&account, &key(), None).await), Code::PeerExpired);
+    let own = "spiffe://td.example/ns/rulecast-system/app/rulecast-ca";
+    let own = leaf_of(&ca, own, now - minute, now + HOUR, &like);
+    assert_eq!(code(ca.client().renew(&own, &key(), None).await), Code::PeerIdentity);
+    let nameless = "https://td.example/web";
+    let key = key();
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![SanType::URI(nameless.try_into().expect("ASCII"))];
+    let leaf = params.self_signed(key.pair()).expect("signs").der().clone();
+    let refused = Svid::new(vec![leaf], key, like.bundle.clone(), None);
+    assert_eq!(code(refused), Code::PeerIdentity);
+}
+
+fn config(
+    ca: &Ca,
+    application: &str,
+    state: Option<PathBuf>,
+    token: Option<String>,
+) -> IdentityConfig {
+    let mut config = IdentityConfig::new(ca.address.to_string());
+    config.namespace = Some("shop".into());
+    config.application = Some(application.into());
+    config.state_dir = state;
+    config.token = token.map(TokenSource::Text);
+    config
+}
+
+async fn start(config: IdentityConfig) -> Result<IdentityHandle, IdentityError> {
+    IdentityManager::start(config).await.map(|(handle, _worker)| handle)
+}
+
+#[tokio::test]
+async fn a_state_folder_outlives_the_process_and_belongs_to_one_application() {
+    let ca = Ca::start("td.example").await;
+    let parent = tempfile::tempdir().expect("folder");
+    let state = parent.path().join("state");
+    assert_eq!(
+        code(start(config(&ca, "web", Some(state.clone()), None)).await),
+        Code::CredentialMissing
+    );
+    let token = ca.token_text("web", HOUR);
+    let first = start(config(&ca, "web", Some(state.clone()), Some(token))).await.expect("joined");
+    // Neither token nor authority are needed again.
+    ca.shutdown.cancel();
+    let again = start(config(&ca, "web", Some(state.clone()), None)).await.expect("from disk");
+    assert_eq!(again.current().chain, first.current().chain);
+    assert_eq!(
+        code(start(config(&ca, "other", Some(state.clone()), None)).await),
+        Code::OtherApplication
+    );
+    let mut elsewhere = config(&ca, "web", Some(state), None);
+    elsewhere.namespace = Some("elsewhere".into());
+    assert_eq!(code(start(elsewhere).await), Code::OtherApplication);
+}
+
+#[tokio::test]
+async fn a_token_of_another_application_is_refused() {
+    let ca = Ca::start("td.example").await;
+    let token = ca.token_text("other", HOUR);
+    assert_eq!(code(start(config(&ca, "web", None, Some(token))).await), Code::OtherApplication);
+}
+
+#[tokio::test]
+async fn the_worker_renews_before_the_end() {
+    let ca = Ca::start("td.example").await;
+    let mut config = config(&ca, "web", None, Some(ca.token_text("web", HOUR)));
+    config.ttl = Some(Duration::from_secs(3));
+    let status = config.status.subscribe();
+    let (handle, worker) = IdentityManager::start(config).await.expect("joined");
+    let worker = tokio::spawn(worker);
+    let first = handle.current();
+    until("a renewal", || handle.current().not_after > first.not_after).await;
+    let second = handle.current();
+    assert_eq!(second.spiffe, first.spiffe);
+    assert!(second.key.public_key() != first.key.public_key(), "each certificate has its own key");
+    until("the status", || status.borrow().not_after > Some(first.not_after)).await;
+    worker.abort();
 }
