@@ -1,7 +1,9 @@
 //! Development tasks: `cargo xtask <task>`.
 
+mod deny;
 mod policies;
 mod protos;
+mod test;
 
 use std::path::PathBuf;
 
@@ -17,6 +19,10 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Run all checks and tests that a change must pass
+    Test,
+    /// Check licences, doubled crates and sources of dependencies; needs cargo-deny
+    Deny,
     /// Build the built-in policies into wasm-policies/dist
     Policies {
         /// Change nothing; fail when the committed modules are not what their source builds to
@@ -34,6 +40,8 @@ enum Task {
 fn main() -> Result<()> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
     match Args::parse().task {
+        Task::Test => test::run(&root),
+        Task::Deny => deny::run(&root),
         Task::Policies { check } => policies::run(&root, check),
         Task::Protos { check } => protos::run(&root, check),
     }
