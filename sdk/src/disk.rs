@@ -256,10 +256,9 @@ impl SnapshotFile {
         file.take(MAX_LEN).read_to_end(&mut bytes).map_err(self.io("read"))?;
         decode(identity, &bytes).map(Some).map_err(|e| match e {
             Undecodable::Damaged(reason) => damaged(reason),
-            Undecodable::OtherIdentity => DiskError::OtherIdentity {
-                path: self.path.clone(),
-                identity: identity.clone(),
-            },
+            Undecodable::OtherIdentity => {
+                DiskError::OtherIdentity { path: self.path.clone(), identity: identity.clone() }
+            }
         })
     }
 
@@ -304,7 +303,10 @@ mod tests {
                 type_name: "dubbo.apache.org/v1alpha1/ConditionRoute".into(),
                 revision: 42,
                 resume_token: Bytes::from_static(b"token"),
-                items: vec![StoredItem { key: "a/default".into(), value: Bytes::from_static(b"x") }],
+                items: vec![StoredItem {
+                    key: "a/default".into(),
+                    value: Bytes::from_static(b"x"),
+                }],
                 rejected: vec![StoredRejection {
                     key: "b/default".into(),
                     item_digest: Bytes::from_static(&[7; 32]),
@@ -317,7 +319,8 @@ mod tests {
 
     fn snapshots() -> impl Strategy<Value = StoredSnapshot> {
         let bytes = || proptest::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from);
-        let item = ("[a-z]{1,8}/[a-z]{1,8}", bytes()).prop_map(|(key, value)| StoredItem { key, value });
+        let item =
+            ("[a-z]{1,8}/[a-z]{1,8}", bytes()).prop_map(|(key, value)| StoredItem { key, value });
         let rejection = ("[a-z]{1,8}/[a-z]{1,8}", bytes(), bytes(), ".{0,20}").prop_map(
             |(key, item_digest, engine_digest, reason)| StoredRejection {
                 key,
@@ -326,20 +329,17 @@ mod tests {
                 reason,
             },
         );
-        let kind = (
-            "[a-zA-Z/.]{0,20}",
-            any::<i64>(),
-            bytes(),
-            proptest::collection::vec(item, 0..5),
-            proptest::collection::vec(rejection, 0..3),
-        )
-            .prop_map(|(type_name, revision, resume_token, items, rejected)| StoredType {
-                type_name,
-                revision,
-                resume_token,
-                items,
-                rejected,
-            });
+        let kind =
+            (
+                "[a-zA-Z/.]{0,20}",
+                any::<i64>(),
+                bytes(),
+                proptest::collection::vec(item, 0..5),
+                proptest::collection::vec(rejection, 0..3),
+            )
+                .prop_map(|(type_name, revision, resume_token, items, rejected)| {
+                    StoredType { type_name, revision, resume_token, items, rejected }
+                });
         proptest::collection::vec(kind, 0..3).prop_map(|types| StoredSnapshot { types })
     }
 
@@ -364,7 +364,9 @@ mod tests {
         file.store(&id("shop"), &sample()).expect("stored");
         let error = file.load(&id("thief")).expect_err("another's");
         assert_eq!(error.code(), Code::SnapshotInvalid);
-        assert!(error.to_string().contains("another identity than spiffe://test/ns/default/app/thief"));
+        assert!(
+            error.to_string().contains("another identity than spiffe://test/ns/default/app/thief")
+        );
     }
 
     #[test]
@@ -381,7 +383,10 @@ mod tests {
         fs::remove_file(file.path()).expect("own file");
         fs::create_dir(file.path()).expect("own folder");
         assert!(file.load(&id("shop")).is_err());
-        assert_eq!(file.store(&id("shop"), &sample()).expect_err("a folder").code(), Code::StoreState);
+        assert_eq!(
+            file.store(&id("shop"), &sample()).expect_err("a folder").code(),
+            Code::StoreState
+        );
     }
 
     #[test]

@@ -20,9 +20,10 @@ use rulecast_api::{
         rules::v1::{ConditionRoute, Rule, Target, target::Scope},
     },
 };
+use rulecast_ca::CaConfig;
 use rulecast_identity::{
-    ClientAuth, IdentityHandle, JoinToken, PrivateKey, ServeOptions, Svid, TrustBundle, serve_tls,
-    state::StateDir, tls,
+    ClientAuth, ConnectOptions, IdentityClient, IdentityHandle, JoinToken, PrivateKey,
+    ServeOptions, Svid, TrustBundle, serve_tls, state::StateDir, tls,
 };
 use rulecast_sdk::{
     Client, ClientBuilder, ConnectError, Decision, Endpoint, EndpointSet, Params, Request, Startup,
@@ -54,6 +55,10 @@ impl Authority {
     }
 
     fn issue(&self, namespace: &str, application: &str) -> Svid {
+        self.issue_until(namespace, application, SystemTime::now() + Duration::from_secs(3600))
+    }
+
+    fn issue_until(&self, namespace: &str, application: &str, end: SystemTime) -> Svid {
         let id = SpiffeId::application("test", namespace, application).expect("a name");
         let key = PrivateKey::generate().expect("a key");
         let mut params = rcgen::CertificateParams::default();
@@ -64,8 +69,8 @@ impl Authority {
             rcgen::ExtendedKeyUsagePurpose::ClientAuth,
             rcgen::ExtendedKeyUsagePurpose::ServerAuth,
         ];
-        params.not_before = (SystemTime::now() - Duration::from_secs(60)).into();
-        params.not_after = (SystemTime::now() + Duration::from_secs(3600)).into();
+        params.not_before = (end - Duration::from_secs(2 * 3600)).into();
+        params.not_after = end.into();
         let leaf = params.signed_by(key.pair(), &self.issuer).expect("a leaf");
         Svid::new(vec![leaf.der().clone()], key, self.bundle.clone(), None).expect("an identity")
     }
@@ -152,9 +157,13 @@ impl Plane {
         revision: i64,
         rules: Vec<Rule>,
     ) -> Self {
+        let identity = authority.issue("rulecast-system", "rulecast-dds");
+        Self::with(identity, address, revision, rules).await
+    }
+
+    async fn with(identity: Svid, address: SocketAddr, revision: i64, rules: Vec<Rule>) -> Self {
         let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        let identity = authority.issue("rulecast-system", "rulecast-dds");
         let tls = tls::server_config(&IdentityHandle::fixed(identity), ClientAuth::Required, None)
             .expect("a configuration");
         let rules = Rules {
@@ -350,6 +359,40 @@ async fn without_a_plane_the_client_goes_on_and_starts_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_outlive_the_certificate() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    authority.joined(folder.path());
+    let plane = Plane::start(&authority, vec![rule("a", &["=> region=$region"])]).await;
+    let begin = || builder(plane.address).state_dir(folder.path());
+    begin().connect().await.expect("connected").shutdown().await;
+
+    // Neither is there now, and the certificate has ended.
+    let ended = authority.issue_until("default", "shop", SystemTime::now() - LIMIT);
+    StateDir::open(folder.path()).and_then(|s| s.store(&ended)).expect("stored");
+    let client = begin().connect().await.expect("restored");
+    assert_eq!(kept(&client), [0, 1]);
+    let status = until(&client, |s| s.identity.last_error.is_some()).await;
+    assert!(status.ready && !status.connected, "{status}");
+    client.shutdown().await;
+
+    // Nor does a snapshot serve another identity.
+    let other = tempfile::tempdir().expect("a folder");
+    let stranger = authority.issue("default", "stranger");
+    StateDir::open(other.path()).and_then(|s| s.store(&stranger)).expect("stored");
+    let name = rulecast_sdk::disk::FILE_NAME;
+    std::fs::copy(folder.path().join(name), other.path().join(name)).expect("copied");
+    let begin = builder(nowhere()).application("stranger").state_dir(other.path());
+    let client = begin.startup(Startup::Deny).connect().await.expect("at once");
+    let status = client.status();
+    assert!(!status.ready, "{status}");
+    let error = status.snapshot_error.expect("said");
+    assert!(error.starts_with("RC0610 ") && error.contains("another identity"), "{error}");
+    assert!(decide(&client).endpoints.is_empty());
+    plane.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_snapshot_is_ignored_and_said() {
     let authority = Authority::new();
     let folder = tempfile::tempdir().expect("a folder");
@@ -389,8 +432,9 @@ async fn startup_policies_hold_before_anything_came() {
         secret: [2; 32].into(),
     };
     let begin = || builder(nowhere()).join_token(token.to_text().as_str());
-    let unready =
-        |d: &Decision| d.faults.iter().any(|f| f.fault.kind == FaultKind::NotReady && f.key.is_none());
+    let unready = |d: &Decision| {
+        d.faults.iter().any(|f| f.fault.kind == FaultKind::NotReady && f.key.is_none())
+    };
 
     let client = begin().startup(Startup::Deny).connect().await.expect("at once");
     let decision = decide(&client);
@@ -461,4 +505,58 @@ async fn decisions_go_on_while_rules_change() {
     }
     client.shutdown().await;
     plane.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_joins_and_shows_its_renewed_certificate() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (dir, state) = (root.path().join("ca"), root.path().join("state"));
+    rulecast_ca::init(&dir, "test").expect("made");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let ca = listener.local_addr().expect("bound");
+    let stop = CancellationToken::new();
+    let config = CaConfig {
+        dir: dir.clone(),
+        listen: ca,
+        http: None,
+        ttl: Duration::from_secs(4),
+        max_ttl: Duration::from_secs(3600),
+        drain: Duration::from_millis(10),
+    };
+    let authority = tokio::spawn(rulecast_ca::serve(config, listener, stop.clone()));
+    let token = |namespace, application| {
+        rulecast_ca::create_token(&dir, namespace, application, LIMIT).expect("a token")
+    };
+    let dds = token("rulecast-system", "rulecast-dds").parse().expect("own token");
+    let key = PrivateKey::generate().expect("a key");
+    let joined = IdentityClient::new(ca.to_string(), ConnectOptions::default())
+        .join(&dds, &key, Some(Duration::from_secs(600)))
+        .await
+        .expect("joined");
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let plane = Plane::with(joined, any, 1, vec![rule("a", &["=> region=$region"])]).await;
+
+    let file = root.path().join("token");
+    std::fs::write(&file, token("default", "shop")).expect("own folder");
+    let client = builder(plane.address)
+        .ca(ca.to_string())
+        .join_token_file(&file)
+        .state_dir(&state)
+        .connect()
+        .await
+        .expect("joined and connected");
+    assert_eq!(kept(&client), [0, 1]);
+    let first = client.status().identity.not_after.expect("there is a certificate");
+    let mut changes = client.changes();
+    // The stream moves to the new certificate before the old one ends, and nobody notices.
+    let mut heard = plane.rules.heard.subscribe();
+    let moved = heard.wait_for(|all| all.iter().filter(|r| r.node.is_some()).count() >= 2);
+    timeout(LIMIT, moved).await.expect("in time").expect("the plane runs");
+    let status = changes.borrow_and_update().clone();
+    assert!(status.connected && status.ready && status.plane_error.is_none(), "{status}");
+    assert!(status.identity.not_after > Some(first), "{status}");
+    client.shutdown().await;
+    plane.end().await;
+    stop.cancel();
+    authority.await.expect("no panic").expect("no error");
 }

@@ -34,6 +34,11 @@ pub struct Tuning {
     pub startup_timeout: Option<Duration>,
     /// How long opening one connection may take. Default 5 s.
     pub connect_timeout: Duration,
+    /// Shortest wait before connecting to the plane again; it doubles with every failure,
+    /// with jitter. Default 100 ms.
+    pub backoff_least: Duration,
+    /// Longest wait before connecting again. Default 30 s.
+    pub backoff_most: Duration,
     /// Between two writes of the snapshot at least; changes in between are
     /// written together. Default 100 ms.
     pub persist_interval: Duration,
@@ -46,6 +51,8 @@ impl Default for Tuning {
         Self {
             startup_timeout: Some(Duration::from_secs(60)),
             connect_timeout: Duration::from_secs(5),
+            backoff_least: Duration::from_millis(100),
+            backoff_most: Duration::from_secs(30),
             persist_interval: Duration::from_millis(100),
             shutdown_timeout: Duration::from_secs(5),
         }

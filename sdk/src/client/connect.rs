@@ -203,6 +203,7 @@ impl Runner {
             application: builder.application.clone(),
             services: builder.services.clone(),
             connect,
+            backoff: (builder.tuning.backoff_least, builder.tuning.backoff_most),
             newest,
             stop: stop.clone(),
         };

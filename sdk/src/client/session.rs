@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use rulecast_api::{
@@ -12,7 +12,7 @@ use rulecast_api::{
     },
 };
 use rulecast_identity::{
-    ConnectOptions, Expected, IdentityError, IdentityHandle, connect, tls::client_config,
+    ConnectOptions, Expected, IdentityError, IdentityHandle, Svid, connect, tls::client_config,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -32,8 +32,8 @@ const REQUESTS: usize = 16;
 /// Largest message that is taken. The plane cuts large states into chunks far below.
 const MAX_MESSAGE: usize = 64 << 20;
 
-/// A renewed certificate is shown to the plane within this time, so that clients that
-/// renewed together do not come back together.
+/// A renewed certificate is shown to the plane within this time, or a quarter of what the
+/// old one has left, so that clients that renewed together do not come back together.
 const RENEWED: Duration = Duration::from_secs(10);
 
 /// One client's connection to its plane.
@@ -44,6 +44,8 @@ pub(super) struct Session {
     pub(super) application: String,
     pub(super) services: Vec<String>,
     pub(super) connect: ConnectOptions,
+    /// Shortest and longest wait before connecting again.
+    pub(super) backoff: (Duration, Duration),
     /// For the disk.
     pub(super) newest: watch::Sender<Option<Arc<Held>>>,
     pub(super) stop: CancellationToken,
@@ -96,8 +98,12 @@ impl Session {
             labels: self.shared.labels(),
         };
         let types = self.shared.types.iter().cloned();
-        let mut observer =
-            Observer::new(ObserverConfig::default(), node, types, self.services.clone());
+        let config = ObserverConfig {
+            backoff_least: self.backoff.0,
+            backoff_most: self.backoff.1,
+            ..ObserverConfig::default()
+        };
+        let mut observer = Observer::new(config, node, types, self.services.clone());
         let held = self.shared.held();
         for (type_name, kind) in &held.kinds {
             observer.restore(type_name, kind);
@@ -112,10 +118,9 @@ impl Session {
             }
             // One connection after another when the certificate is renewed.
             let end = loop {
-                match self.stop.run_until_cancelled(self.stream(&mut observer)).await {
-                    None => break End::Stopped,
-                    Some(End::Renewed) => debug!("showing the plane the new certificate"),
-                    Some(end) => break end,
+                match self.stream(&mut observer).await {
+                    End::Renewed => debug!("showing the plane the new certificate"),
+                    end => break end,
                 }
             };
             let End::Failed(reason) = end else { return };
@@ -143,17 +148,22 @@ impl Session {
 
     async fn talk(&self, observer: &mut Observer) -> Result<End, End> {
         let mut renewed = self.identity.subscribe();
-        renewed.mark_unchanged();
+        let shown = renewed.borrow_and_update().not_after;
         let tls = client_config(&self.identity, Expected::dds())?;
-        let channel = connect(&self.plane, tls, &self.connect).await?;
+        let connected = self.stop.run_until_cancelled(connect(&self.plane, tls, &self.connect));
+        let channel = connected.await.ok_or(End::Stopped)??;
         let mut client = RuleServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         let (requests, outgoing) = mpsc::channel(REQUESTS);
         observer.connected();
         flush(observer, &requests)?;
         // The plane answers when it has read the first request.
         let open = client.observe(ReceiverStream::new(outgoing));
-        let mut responses = time::timeout(self.connect.connect_timeout, open)
+        let open = time::timeout(self.connect.connect_timeout, open);
+        let mut responses = self
+            .stop
+            .run_until_cancelled(open)
             .await
+            .ok_or(End::Stopped)?
             .map_err(|_| {
                 let waited = self.connect.connect_timeout;
                 End::Failed(format!(
@@ -167,7 +177,7 @@ impl Session {
             status.connected = true;
             status.plane_error = None;
         });
-        self.listen(observer, &mut responses, &requests, &mut renewed).await
+        self.listen(observer, &mut responses, &requests, &mut renewed, shown).await
     }
 
     async fn listen(
@@ -175,7 +185,8 @@ impl Session {
         observer: &mut Observer,
         responses: &mut Streaming<ObserveResponse>,
         requests: &mpsc::Sender<ObserveRequest>,
-        renewed: &mut watch::Receiver<Arc<rulecast_identity::Svid>>,
+        renewed: &mut watch::Receiver<Arc<Svid>>,
+        shown: SystemTime,
     ) -> Result<End, End> {
         let mut leave = None;
         loop {
@@ -204,10 +215,14 @@ impl Session {
                     flush(observer, requests)?;
                 }
                 Ok(()) = renewed.changed(), if leave.is_none() => {
-                    // Well before the old certificate ends, on which the plane cuts the stream.
-                    leave = Some(Instant::now() + RENEWED.mul_f64(fastrand::f64()));
+                    // Before the old certificate ends, on which the plane cuts the stream.
+                    let left = shown.duration_since(SystemTime::now()).unwrap_or_default();
+                    let within = RENEWED.min(left / 4);
+                    leave = Some(Instant::now() + within.mul_f64(fastrand::f64()));
                 }
                 () = until(leave) => return Ok(End::Renewed),
+                // Only here: what was put in force is also handed on for the disk.
+                () = self.stop.cancelled() => return Ok(End::Stopped),
             }
         }
     }
