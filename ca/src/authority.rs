@@ -344,14 +344,31 @@ impl Authority {
         let (namespace, application) = (SYSTEM_NAMESPACE, CA_APPLICATION);
         let spiffe = SpiffeId::application(self.trust_domain(), namespace, application)
             .map_err(|e| CaError::authority(e.to_string()))?;
+        self.issue_service(&spiffe, ttl)
+    }
+
+    /// The identity of a service that runs in the authority's own process, with
+    /// a new key; without a credential, so never for a caller from outside. Its
+    /// chain ends with the root.
+    pub fn issue_service(&self, spiffe: &SpiffeId, ttl: Duration) -> Result<Svid, CaError> {
+        if spiffe.namespace != SYSTEM_NAMESPACE || spiffe.trust_domain != self.trust_domain() {
+            return Err(CaError::new(
+                Code::OtherApplication,
+                format!(
+                    "{spiffe} is no service of this authority; those are in namespace \
+                     {SYSTEM_NAMESPACE} of trust domain {}",
+                    self.trust_domain()
+                ),
+            ));
+        }
         let attested = AttestedFacts {
-            namespace: namespace.into(),
-            application: application.into(),
+            namespace: spiffe.namespace.clone(),
+            application: spiffe.workload.name().into(),
             method: "service".into(),
             token_id: None,
         };
         let key = PrivateKey::generate()?;
-        let mut issued = self.issue(&key.public_key(), &spiffe, &attested, ttl)?;
+        let mut issued = self.issue(&key.public_key(), spiffe, &attested, ttl)?;
         issued.chain.push(root_of(&self.bundle)?.clone());
         Ok(Svid::new(issued.chain, key, self.bundle.clone(), Some(issued.renew_at))?)
     }

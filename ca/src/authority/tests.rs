@@ -103,3 +103,21 @@ fn an_old_intermediate_is_replaced() {
     let after = Authority::open(&dir).expect("opens");
     assert_ne!(before, after.intermediate);
 }
+
+#[test]
+fn services_of_its_own_process_need_no_credential_and_no_others_get_it() {
+    let (_parent, dir) = new_authority();
+    let authority = Authority::open(&dir).expect("opens");
+    let dds = "spiffe://td.example/ns/rulecast-system/app/rulecast-dds".parse().expect("a name");
+    let svid = authority.issue_service(&dds, MAX_LEAF).expect("issued");
+    assert_eq!(svid.spiffe, dds);
+    assert_eq!(svid.chain.last(), authority.bundle().roots().last(), "the root is sent along");
+    for other in [
+        "spiffe://td.example/ns/shop/app/web",
+        "spiffe://other/ns/rulecast-system/app/rulecast-dds",
+    ] {
+        let other = other.parse().expect("a name");
+        let error = authority.issue_service(&other, MAX_LEAF).expect_err("not a service");
+        assert_eq!(error.code(), Code::OtherApplication);
+    }
+}
