@@ -123,9 +123,10 @@ fn set_up(root: &Path) -> Result<Outcome> {
 
 fn rustup(root: &Path, args: &[&str]) -> Result<String> {
     let line = format!("rustup {}", args.join(" "));
-    let outcome = capture(Command::new("rustup").current_dir(root).args(args)).with_context(|| {
-        format!("`{line}` is needed; without rustup, install what it names by other means")
-    })?;
+    let outcome =
+        capture(Command::new("rustup").current_dir(root).args(args)).with_context(|| {
+            format!("`{line}` is needed; without rustup, install what it names by other means")
+        })?;
     if !outcome.passed {
         bail!("`{line}` failed:\n{}", outcome.output);
     }
@@ -194,7 +195,9 @@ fn cargo_summary(output: &str) -> Option<String> {
         }
     }
     let verdict = if failed == 0 { "ok" } else { "FAILED" };
-    any.then(|| format!("test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored"))
+    any.then(|| {
+        format!("test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored")
+    })
 }
 
 #[cfg(test)]
