@@ -425,6 +425,24 @@ async fn a_damaged_snapshot_is_ignored_and_said() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_cannot_be_written_is_said_and_stops_nothing() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    authority.joined(folder.path());
+    std::fs::create_dir(folder.path().join(rulecast_sdk::disk::FILE_NAME)).expect("own folder");
+    let plane = Plane::start(&authority, vec![rule("a", &["=> region=$region"])]).await;
+    let begin = builder(plane.address).state_dir(folder.path());
+    let client = begin.connect().await.expect("connected");
+    let said = |s: &Status| s.snapshot_error.as_ref().is_some_and(|e| e.starts_with("RC0304 "));
+    until(&client, said).await;
+    plane.set(vec![rule("a", &["=> region=beijing"])]);
+    until(&client, |s| s.kinds[0].revision == 2).await;
+    assert_eq!(kept(&client), [2, 3]);
+    client.shutdown().await;
+    plane.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn startup_policies_hold_before_anything_came() {
     let token = JoinToken {
         trust_domain: "test".into(),

@@ -3,7 +3,6 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap},
-    mem,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -146,7 +145,7 @@ impl Shared {
     /// Says whose rules are held. True: another's than before, so that there are none now.
     pub(super) fn adopt(&self, id: &SpiffeId) -> bool {
         let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
-        match mem::replace(&mut *owner, Some(id.clone())) {
+        match owner.replace(id.clone()) {
             Some(before) if before == *id => false,
             None => true,
             Some(before) => {
