@@ -21,7 +21,7 @@ use crate::{
 /// probability 1/100 is below 10⁻⁸.
 const DRAWS: u64 = 2000;
 
-/// The service that cases without a key are called by.
+/// The service that is called in every case.
 const SERVICE: &str = "vector.Service";
 
 /// How a file of cases went.
@@ -156,6 +156,25 @@ pub fn decide(policies: &Policies, case: &Value, draw: u64) -> Result<Vec<usize>
     Ok(decision.endpoints.into_iter().map(|i| i as usize).collect())
 }
 
+/// As [`decide`] by each of these draws, with the case prepared once.
+pub fn decide_all(
+    policies: &Policies,
+    case: &Value,
+    draws: impl IntoIterator<Item = u64>,
+) -> Result<Vec<Vec<usize>>, String> {
+    let prepared = Prepared::new(case)?;
+    let decide = |draw| {
+        let decision = prepared.route(policies, draw)?;
+        Ok(decision.endpoints.into_iter().map(|i| i as usize).collect())
+    };
+    draws.into_iter().map(decide).collect()
+}
+
+/// Whether validation refuses a case's rule.
+pub fn refuses(case: &Value) -> bool {
+    !case["rule"].is_null() && spec(case, version(case)).is_err()
+}
+
 /// Whether the left side of a case's (first) condition matches the call.
 pub fn matches_when(policies: &Policies, case: &Value) -> Result<bool, String> {
     // The rule as it is written must be accepted; then its right side is made to keep nothing.
@@ -179,20 +198,16 @@ struct Prepared {
 
 impl Prepared {
     fn new(case: &Value) -> Result<Self, String> {
-        let mut service = SERVICE.to_owned();
         let mut rules = Vec::new();
         // No rule, or one that validation refuses: as if there were none.
         if !case["rule"].is_null()
             && let Ok(spec) = spec(case, version(case))
             && spec.enabled()
         {
-            let target = spec.target();
-            if let Some(target) = &target {
-                service.clone_from(&target.key);
-            }
             rules.push(Rule {
                 key: "vector/default".into(),
-                target,
+                // A case's rule speaks of its call, whatever key and scope it was written with.
+                target: None,
                 tier: 1,
                 priority: spec.priority(),
                 enforcement: 0,
@@ -203,7 +218,7 @@ impl Prepared {
         let endpoints = providers.iter().map(|p| Endpoint::from_params(params(p)));
         let endpoints = EndpointSet::new(endpoints).map_err(|e| e.to_string())?;
         let invocation = &case["invocation"];
-        let mut request = Request::owned(service, params(&case["consumer"]));
+        let mut request = Request::owned(SERVICE.to_owned(), params(&case["consumer"]));
         if !invocation["method"].is_null() {
             request = request.method(text(&invocation["method"]));
         }
