@@ -14,14 +14,17 @@ use rulecast_tests::model::{self, Distribution, Outcome};
 use serde_json::Value;
 
 const VECTORS: &str = include_str!("../vectors/traffic-rules.json");
+/// One case for each sentence of the description.
+const SENTENCES: &str = include_str!("../vectors/condition-extra.json");
 /// Draws per generated case with more than one possible result.
 const DRAWS: usize = 8;
 
 #[test]
 fn the_model_agrees_with_the_vectors() {
     let cases: Vec<Value> = serde_json::from_str(VECTORS).expect("the vectors are JSON");
+    let sentences: Vec<Value> = serde_json::from_str(SENTENCES).expect("the vectors are JSON");
     let mut run = 0;
-    for case in cases {
+    for case in cases.into_iter().chain(sentences) {
         if !case["kind"].as_str().is_some_and(|kind| kind.starts_with("condition-")) {
             continue;
         }
@@ -30,6 +33,8 @@ fn the_model_agrees_with_the_vectors() {
         if let Some(expected) = case["expect_match"].as_bool() {
             assert_eq!(model::when_matches(&case), Some(expected), "{case}");
         } else if case["expect_error"] == true {
+            assert!(matches!(outcome, Outcome::Refused(_)), "{case}");
+        } else if case["note"] == "a refused rule acts as no rule" {
             assert!(matches!(outcome, Outcome::Refused(_)), "{case}");
         } else {
             let Outcome::Kept(distribution) = outcome else { panic!("{outcome:?} {case}") };
@@ -44,7 +49,16 @@ fn the_model_agrees_with_the_vectors() {
             assert_eq!(sizes, expected, "{case}");
         }
     }
-    assert!(run >= 50, "only {run} cases of conditions in the vectors");
+    assert!(run >= 130, "only {run} cases of conditions in the vectors");
+}
+
+#[test]
+fn the_policy_agrees_with_the_sentences() {
+    let sentences: Vec<Value> = serde_json::from_str(SENTENCES).expect("the vectors are JSON");
+    let policies = Policies::builtin().expect("the built-in policies load");
+    let report = vector::run_cases(&policies, &sentences);
+    assert!(report.failed.is_empty(), "{:#?}", report.failed);
+    assert_eq!(report.passed, sentences.len());
 }
 
 #[test]
