@@ -207,7 +207,6 @@ impl Policies {
         let mut silent = Vec::new();
         let explain = lines.is_some();
         let lines = lines.unwrap_or(&mut silent);
-        let draw = request.draw.unwrap_or_else(|| fastrand::u64(..));
         WORKERS.with_borrow_mut(|workers| {
             let worker = self.worker(workers);
             for _ in 0..TRIES {
@@ -222,7 +221,7 @@ impl Policies {
                     group,
                     list,
                     without: &without,
-                    draw,
+                    draw: request.draw,
                     explain,
                 };
                 let Err(fault) = worker.run(&wanted, &mut decision, lines) else {

@@ -1,6 +1,7 @@
 //! A thread's instance of a policy, with the rules and endpoints that it was given.
 
 use std::{
+    cell::Cell,
     collections::{HashMap, HashSet},
     sync::Arc,
 };
@@ -98,7 +99,8 @@ pub(crate) struct Try<'a> {
     pub(crate) list: &'a [u32],
     /// Those of them that are passed over.
     pub(crate) without: &'a [u32],
-    pub(crate) draw: u64,
+    /// `None`: a fresh one, if any rule needs it.
+    pub(crate) draw: Option<u64>,
     pub(crate) explain: bool,
 }
 
@@ -288,14 +290,19 @@ impl Live {
     ) -> Result<(), Fault> {
         self.calls += 1;
         let Try { request, endpoints, .. } = wanted;
-        let values = plan.attributes.iter().map(|(slot, attribute)| (*slot, attribute.of(request)));
-        for (_, value) in values.clone() {
+        let too_long = Cell::new(false);
+        let values = plan.attributes.iter().map(|(slot, attribute)| {
+            let value = attribute.of(request);
             if value.is_some_and(|v| v.len() > abi::MAX_VALUE) {
-                let message = format!("a value has more than {} bytes", abi::MAX_VALUE);
-                return Err(Fault::new(FaultKind::Oversize, message));
+                too_long.set(true);
             }
-        }
-        let draw = if plan.draw { wanted.draw } else { 0 };
+            (*slot, value)
+        });
+        let draw = match wanted.draw {
+            Some(draw) if plan.draw => draw,
+            None if plan.draw => fastrand::u64(..),
+            _ => 0,
+        };
         let frame = Frame {
             set: endpoints.id(),
             draw,
@@ -305,8 +312,15 @@ impl Live {
         let scratch = self.runner.scratch();
         // Half is for the answer.
         let half = scratch.len() / 2;
-        let len = request::write(&mut scratch[..half], frame, plan.rules.iter().copied(), values)
-            .ok_or_else(|| Fault::new(FaultKind::Oversize, format!("above {half} bytes")))?;
+        let written =
+            request::write(&mut scratch[..half], frame, plan.rules.iter().copied(), values);
+        if too_long.get() {
+            let message = format!("a value has more than {} bytes", abi::MAX_VALUE);
+            return Err(Fault::new(FaultKind::Oversize, message));
+        }
+        let len = written.ok_or_else(|| {
+            Fault::new(FaultKind::Oversize, format!("the request has more than {half} bytes"))
+        })?;
         let bytes = self.runner.run(len, wanted.explain)?;
         let bad = |message: &str| Fault::new(FaultKind::BadOutput, message);
         let answer =
