@@ -209,13 +209,16 @@ impl Value {
     }
 }
 
-/// Decimal digits with an optional minus; anything else is no integer.
+/// Decimal digits with an optional minus; anything else is no integer. One beyond 128 bits becomes
+/// the nearest that fits, which is on the same side of every bound of a range.
 fn integer(value: &[u8]) -> Option<i128> {
     let digits = value.strip_prefix(b"-").unwrap_or(value);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    std::str::from_utf8(value).ok()?.parse().ok()
+    let end = if digits.len() == value.len() { i128::MAX } else { i128::MIN };
+    // Only the size can be wrong by now.
+    Some(std::str::from_utf8(value).ok()?.parse().unwrap_or(end))
 }
 
 fn check_length(text: &str) -> Result<(), SyntaxError> {
@@ -447,13 +450,18 @@ fn value(cursor: &Cursor<'_>, at: usize, text: &str, role: Role) -> Result<Value
     if let Some((from, to)) = text.split_once('~') {
         let bound = |text: &str| match text {
             "" => Some(None),
-            _ if integer(text.as_bytes()).is_some() => text.parse().ok().map(Some),
-            _ => None,
+            _ => integer(text.as_bytes()).map(Some),
         };
         // Anything else with a tilde is a text, such as a version "1.0~rc".
         if let (Some(from), Some(to)) = (bound(from), bound(to))
             && (from.is_some() || to.is_some())
         {
+            let fits = |bound: Option<i128>| bound.map(i64::try_from).transpose();
+            let (Ok(from), Ok(to)) = (fits(from), fits(to)) else {
+                let message = "a bound of the range is beyond 64 bits".to_owned();
+                let hint = format!("write {} to {}, or leave that end open", i64::MIN, i64::MAX);
+                return Err(cursor.error(at, text, message, &hint));
+            };
             return Ok(Value::Range { from, to });
         }
     }
@@ -596,6 +604,16 @@ mod tests {
         assert!(holds("a=5~", "5"));
         assert!(!holds("a=5~", "five"));
         assert!(!holds("a=1~2", "99999999999999999999"));
+        let huge = "9".repeat(60);
+        assert!(holds("a=1~", &huge) && holds("a=~1", &format!("-{huge}")));
+        assert!(
+            !term("a=1~2").holds(Role::Then, huge.as_bytes(), &none),
+            "also what is beyond any machine's integers is an integer"
+        );
+        for range in ["9223372036854775808~", "~-9223372036854775809", &format!("1~{huge}")] {
+            let error = Side::parse_from(&format!("a={range}")).expect_err("too large");
+            assert!(error.message.contains("64 bits"), "{error}");
+        }
         assert!(holds("a=1.0~rc", "1.0~rc"), "no range of integers is a text");
         assert!(term("a=5~").holds(Role::Then, b"five", &none));
         assert!(holds("a=$x", "$x"), "on the left a dollar means itself");
