@@ -228,6 +228,9 @@ fn parse_side(side: &str) -> Result<Vec<Term>, String> {
         let key = canonical(word(unprefixed(written))?);
         let values = right.split(',').map(|value| word(value).map(str::to_owned));
         let values = values.collect::<Result<Vec<_>, _>>()?;
+        if let Some(large) = values.iter().find(|value| range(value).is_some() && !fits(value)) {
+            return Err(format!("a bound beyond 64 bits in {large:?}"));
+        }
 
         let at = terms.iter().position(|term| term.key == key).unwrap_or_else(|| {
             terms.push(Term { key: key.clone(), matches: vec![], mismatches: vec![] });
@@ -398,7 +401,7 @@ fn hit(value: &str, actual: &str, side: Side, case: &Value) -> bool {
 }
 
 /// The bounds of `a~b`, `~b` or `a~`; `None` for what is no range of integers.
-fn range(value: &str) -> Option<(Option<i128>, Option<i128>)> {
+fn range(value: &str) -> Option<(Option<Integer>, Option<Integer>)> {
     let (low, high) = value.split_once('~')?;
     let bound = |text: &str| match text {
         "" => Some(None),
@@ -410,7 +413,33 @@ fn range(value: &str) -> Option<(Option<i128>, Option<i128>)> {
     }
 }
 
+/// Whether the bounds of a range are written within 64 bits.
+fn fits(range: &str) -> bool {
+    range.split('~').all(|bound| bound.is_empty() || bound.parse::<i64>().is_ok())
+}
+
+/// An integer of any size, in an order that is its own: below zero the longer and larger digits
+/// come first, from zero on last.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Integer {
+    Negative(std::cmp::Reverse<(usize, String)>),
+    Positive((usize, String)),
+}
+
 /// An integer is written in digits, perhaps after a minus.
-fn integer(text: &str) -> Option<i128> {
-    if text.starts_with('+') { None } else { text.parse().ok() }
+fn integer(text: &str) -> Option<Integer> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    if digits.is_empty() || digits.contains(|char: char| !char.is_ascii_digit()) {
+        return None;
+    }
+    let digits = digits.trim_start_matches('0').to_owned();
+    let size = (digits.len(), digits);
+    Some(if negative && size.0 > 0 {
+        Integer::Negative(std::cmp::Reverse(size))
+    } else {
+        Integer::Positive(size)
+    })
 }

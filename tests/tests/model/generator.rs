@@ -7,7 +7,10 @@ const HOSTS: &[&str] = &["10.0.0.1", "10.0.0.2", "10.0.1.1", "h1"];
 const PORTS: &[i64] = &[7, 20880, 20881];
 const REGIONS: &[&str] = &["beijing", "hangzhou", "hz", "京", "北京", "a*b", "$env"];
 const ENVS: &[&str] = &["gray", "normal", "g", ""];
-const NUMBERS: &[&str] = &["1", "5", "9", "10", "-3", "0", "80", "abc", "1.5", "007"];
+const NUMBERS: &[&str] =
+    &["1", "5", "9", "10", "-3", "0", "80", "abc", "1.5", "007", HUGE, "-9223372036854775809"];
+/// Beyond the integers of any machine.
+const HUGE: &str = "1000000000000000000000000000000000000000000";
 const METHODS: &[&str] = &["getFoo", "setFoo", "get", "说"];
 const APPLICATIONS: &[&str] = &["shop", "cart", "my-app"];
 const PARAMETERS: &[&str] = &["host", "port", "application", "region", "env", "n", "ключ", "区"];
@@ -291,7 +294,8 @@ impl Facts<'_> {
             }
             4 => pick(rng, &["*0*1", "10.*.*", "**", "*.*", "*oo", "g*o", "1*1", "$*"]).to_owned(),
             5..=7 => {
-                let numbers = ["1", "5", "9", "10", "-3", "0", "80", "20880"];
+                let numbers =
+                    ["1", "5", "9", "10", "-3", "0", "80", "20880", "9223372036854775807"];
                 match rng.u8(..3) {
                     0 => format!("{}~", pick(rng, &numbers)),
                     1 => format!("~{}", pick(rng, &numbers)),
@@ -354,7 +358,8 @@ fn spoil(rng: &mut Rng, side: &str) -> String {
         11 => "=h1".to_owned(),
         12 => "host!h1".to_owned(),
         13 => "host!=".to_owned(),
-        14 => "consumer.=h1".to_owned(),
+        14 => pick(rng, &["consumer.=h1", "n=1~9223372036854775808", "n!=-9223372036854775809~"])
+            .to_owned(),
         _ => format!("{whole}&host=h1,,h1"),
     }
 }
