@@ -338,13 +338,23 @@ impl Stream {
         let (same, other): (Vec<_>, Vec<_>) =
             request.rejected.iter().partition(|item| item.engine_digest == engine);
         for item in same {
-            Self::add_rejected(delivery, item);
+            let digest = Digest::from_bytes(&item.item_digest);
+            if digest.is_some_and(|digest| delivery.concerns(&item.key, &digest)) {
+                Self::add_rejected(delivery, item);
+            }
         }
-        // What another engine rejected is missing there, whatever the token says.
-        delivery.resume =
-            if other.is_empty() { read_token(&request.resume_token) } else { None };
+        // What another engine rejected is missing there, whatever the token says. A token
+        // still tells how far the client is: asking for everything takes nothing back.
+        match read_token(&request.resume_token) {
+            Some(token) => {
+                delivery.resume = Some(token);
+                delivery.whole = !other.is_empty();
+            }
+            None => delivery.whole = true,
+        }
         delivery.behind_until = None;
-        if delivery.asked == Asked::No {
+        // With other services, their view is the answer.
+        if delivery.asked == Asked::No && delivery.wanted.is_none() {
             delivery.asked = Asked::Limited;
         }
     }

@@ -173,6 +173,9 @@ struct TypeState {
     /// The plane and this client do not agree; begin anew at the next stream.
     distrust: bool,
     ask: Ask,
+    /// It was asked, and no response has come since: asking more often than the plane
+    /// answers would only make responses wait here.
+    asked: bool,
     answer: Option<ObserveRequest>,
     gathering: Option<Gathered>,
     waiting: VecDeque<Gathered>,
@@ -218,6 +221,7 @@ impl Observer {
                 synced: false,
                 distrust: false,
                 ask: Ask::No,
+                asked: false,
                 answer: None,
                 gathering: None,
                 waiting: VecDeque::new(),
@@ -294,9 +298,11 @@ impl Observer {
                 return Some(answer);
             }
             // Until it is known what is held, there is no saying where to resume from.
-            if state.ask == Ask::No || state.applying.is_some() {
+            let settled = state.applying.is_none() && state.waiting.is_empty() && !state.asked;
+            if state.ask == Ask::No || !settled {
                 continue;
             }
+            state.asked = true;
             let ask = std::mem::replace(&mut state.ask, Ask::No);
             let node = (!std::mem::replace(spoken, true)).then(|| self.node.clone());
             return Some(ObserveRequest {
@@ -433,6 +439,7 @@ impl TypeState {
     fn part(&mut self) {
         self.synced = false;
         self.ask = Ask::No;
+        self.asked = false;
         self.answer = None;
         self.gathering = None;
         self.waiting.clear();
@@ -504,6 +511,7 @@ impl TypeState {
         if delta && !self.complete && self.waiting.is_empty() && self.applying.is_none() {
             return Err(ProtocolError::Base(name()));
         }
+        self.asked = false;
         self.waiting.push_back(gathered);
         Ok(())
     }

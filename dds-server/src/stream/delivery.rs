@@ -112,8 +112,10 @@ pub(super) struct Delivery {
     /// Declared, and not in force yet.
     pub(super) wanted: Option<Services>,
     pub(super) asked: Asked,
-    /// Where the client says that it stands; belongs to what is asked for.
+    /// Where the client says that it stands, until a response begins.
     pub(super) resume: Option<ResumeToken>,
+    /// It wants the full state nevertheless.
+    pub(super) whole: bool,
     pub(super) rejections: Rejections,
     pub(super) flight: Option<Flight>,
     /// Until when the view may stay behind `resume`.
@@ -133,6 +135,7 @@ impl Delivery {
             wanted: None,
             asked: Asked::Now,
             resume: None,
+            whole: false,
             rejections: Rejections::default(),
             flight: None,
             behind_until: None,
@@ -145,6 +148,15 @@ impl Delivery {
     /// The newest view, if there is one.
     pub(super) fn view(&self) -> Option<&Arc<View>> {
         self.view.as_ref().map(|(view, _)| view)
+    }
+
+    /// Whether what a client rejects may be in what it is sent next. It may have spoken
+    /// before it got a response that replaced the item.
+    pub(super) fn concerns(&self, key: &str, digest: &Digest) -> bool {
+        self.view().is_none_or(|view| match view.get(key) {
+            Some(item) if item.digest == *digest => true,
+            _ => view.items.iter().any(|item| item.digest == *digest),
+        })
     }
 
     /// Forgets the view: one of another scope follows.
@@ -223,13 +235,15 @@ impl Delivery {
             && token.lineage == *view.lineage
         {
             floor = floor.max(token.revision);
-            delta = token.scope_hash.as_ref() == view.scope_hash.as_bytes()
+            delta = !self.whole
+                && token.scope_hash.as_ref() == view.scope_hash.as_bytes()
                 && token.set_digest.as_ref() == view.set_digest.as_bytes()
                 && token
                     .withheld
                     .iter()
                     .all(|w| Digest::from_bytes(w).is_some_and(|w| self.rejections.contains(&w)));
         }
+        self.whole = false;
         self.floor = Some((view.lineage.clone(), floor));
         self.told = Some(view.clone());
         self.asked = Asked::No;
