@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use rulecast_api::{kind::Kind, proto::rules::v1::Rule};
 use rulecast_condition_route::ConditionRoute;
 use rulecast_policy::Native;
-use rulecast_sdk::{Endpoint, EndpointSet, Params, Policies, Request, decision::RuleSet};
+use rulecast_sdk::{Endpoint, EndpointSet, Params, Policies, Request, decision::RuleSet, host::Module};
 use serde_json::{Value, json};
 
 /// A table and a line of JSON.
@@ -18,6 +18,9 @@ pub(crate) struct Decision {
     /// Decisions per round
     #[arg(long, default_value_t = 20_000)]
     decisions: u32,
+    /// Measure this build of the ConditionRoute module instead of the built-in one
+    #[arg(long, value_name = "FILE")]
+    module: Option<std::path::PathBuf>,
 }
 
 struct Case {
@@ -53,7 +56,10 @@ fn cases() -> Vec<Case> {
 
 impl Decision {
     pub(crate) fn run(self) -> Result<()> {
-        let sandboxed = Policies::builtin()?;
+        let sandboxed = match &self.module {
+            Some(path) => Policies::from_module(Module::new(&std::fs::read(path)?)?),
+            None => Policies::builtin()?,
+        };
         let native = Policies::native(|| Box::new(Native::new(ConditionRoute::default())));
         println!("{:<24} {:>9} {:>10} {:>12} {:>7}", "rules", "endpoints", "native ns", "sandboxed ns", "ratio");
         let mut lines = Vec::new();
