@@ -342,3 +342,40 @@ fn more_threads_than_the_pool_holds() {
         }
     });
 }
+
+fn thread_cpu() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+#[test]
+fn a_loop_costs_its_thread_milliseconds() {
+    let guest = Guest { evaluate: "(loop (br 0)) (unreachable)", ..Guest::default() };
+    let policies = guest.policies();
+    let begun = thread_cpu();
+    let decision = routed(&policies);
+    let spent = thread_cpu() - begun;
+    assert_eq!(decision.faults[0].fault.kind, FaultKind::Timeout);
+    // 5 ms, and room for a ticker that the machine keeps waiting.
+    assert!(spent < Duration::from_millis(25), "{spent:?}");
+}
+
+#[test]
+fn waiting_for_a_processor_is_no_fault() {
+    let policies = Policies::builtin().expect("loads");
+    let consumer = Params::default();
+    let endpoints =
+        EndpointSet::new((1..=3).map(|port| Endpoint::new("10.0.0.1", port))).expect("a set");
+    let rules = RuleSet::new(None, [rule("a", Vec::new())]);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let request = Request::new("s", &consumer);
+                for _ in 0..10_000 {
+                    let decision = policies.route(&rules, &request, &endpoints);
+                    assert_eq!(decision.faults, []);
+                }
+            });
+        }
+    });
+}
