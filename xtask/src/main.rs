@@ -40,7 +40,12 @@ enum Task {
 fn main() -> Result<()> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
     match Args::parse().task {
-        Task::Test => test::run(&root),
+        Task::Test => {
+            if !test::run(&root)? {
+                std::process::exit(1);
+            }
+            Ok(())
+        }
         Task::Deny => deny::run(&root),
         Task::Policies { check } => policies::run(&root, check),
         Task::Protos { check } => protos::run(&root, check),
