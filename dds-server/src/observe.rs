@@ -116,7 +116,8 @@ impl<V: ViewSource> RuleService<V> {
     {
         let (out, responses) = mpsc::channel(1);
         let (end, ended) = oneshot::channel();
-        let span = info_span!("stream", client = %identity, peer = address.map(tracing::field::display));
+        let span =
+            info_span!("stream", client = %identity, peer = address.map(tracing::field::display));
         let tracked = self.shared.rollout.track(rollout::Peer {
             spiffe_id: identity.to_string(),
             address,
@@ -166,8 +167,7 @@ impl<V: ViewSource> rule_service_server::RuleService for RuleService<V> {
             )));
         };
         let requests = request.into_inner();
-        let responses =
-            self.serve(identity.spiffe.clone(), identity.not_after, address, requests);
+        let responses = self.serve(identity.spiffe.clone(), identity.not_after, address, requests);
         Ok(Response::new(responses))
     }
 }

@@ -318,11 +318,7 @@ impl Record {
                 rejected,
             }
         });
-        ClientStatus {
-            peer: self.peer.clone(),
-            node: self.node.clone(),
-            kinds: kinds.collect(),
-        }
+        ClientStatus { peer: self.peer.clone(), node: self.node.clone(), kinds: kinds.collect() }
     }
 
     fn name(&self) -> String {

@@ -180,9 +180,8 @@ impl Stream {
         if self.closed {
             return;
         }
-        let checked = limits::check(&request).and_then(|()| {
-            request.subscription.as_ref().map(limits::services).transpose()
-        });
+        let checked = limits::check(&request)
+            .and_then(|()| request.subscription.as_ref().map(limits::services).transpose());
         let services = match checked {
             Ok(services) => services,
             Err(reason) => {

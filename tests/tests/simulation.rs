@@ -839,16 +839,17 @@ impl World {
     /// Whether every client holds what it should.
     fn settled(&mut self) -> Check {
         for at in 0..self.clients.len() {
-            let client = &self.clients[at];
+            let client = &mut self.clients[at];
             let (silent, engine) = (client.silent, client.engine);
             let texts = declared(&client.services);
             let services: Services = (!texts.is_empty())
                 .then(|| texts.iter().filter_map(|text| text.parse().ok()).collect());
-            let Some(conn) = &client.conn else {
+            let Some(conn) = &mut client.conn else {
                 return Err(format!("client {at} is not connected"));
             };
             let quiet =
                 conn.up.is_empty() && conn.down.is_empty() && conn.engine.deadline().is_none();
+            let quiet = quiet && !conn.engine.wants_to_send(self.now);
             ensure!(quiet, "client {at}: something is under way");
             for kind in KINDS.iter().copied().filter(|kind| Some(*kind) != silent) {
                 let rules = self.newest().rules.get(&kind).cloned().unwrap_or_default();
@@ -898,6 +899,7 @@ impl World {
 
     /// Nothing is sent when nothing happens.
     fn rests(&mut self) -> Check {
+        note!(self, "all is settled");
         let before = self.tally.responses;
         for _ in 0..20 {
             self.pass();

@@ -17,12 +17,7 @@ pub trait ViewSource: Send + Sync + 'static {
     type Subscription: ViewSubscription;
 
     /// The view of a kind for an attested identity and the services that it declares.
-    fn subscribe(
-        &self,
-        identity: &SpiffeId,
-        services: Services,
-        kind: Kind,
-    ) -> Self::Subscription;
+    fn subscribe(&self, identity: &SpiffeId, services: Services, kind: Kind) -> Self::Subscription;
 }
 
 /// A place at one view; dropping it gives it up.

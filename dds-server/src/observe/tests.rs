@@ -84,14 +84,8 @@ impl Plane {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let config = StreamConfig { chunk_bytes: 1 << 16, ..StreamConfig::default() };
-        let service = RuleService::new(
-            shelf.clone(),
-            rollout.clone(),
-            config,
-            KINDS,
-            metrics,
-            drain.clone(),
-        );
+        let service =
+            RuleService::new(shelf.clone(), rollout.clone(), config, KINDS, metrics, drain.clone());
         Self { shelf, rollout, service, registry, drain }
     }
 
@@ -99,8 +93,7 @@ impl Plane {
         let identity = SpiffeId::application("td", "default", name).expect("a name");
         let (requests, receiver) = mpsc::channel(16);
         let end = SystemTime::now() + valid;
-        let responses =
-            self.service.serve(identity, end, None, ReceiverStream::new(receiver));
+        let responses = self.service.serve(identity, end, None, ReceiverStream::new(receiver));
         Client { requests, responses }
     }
 }
@@ -242,7 +235,27 @@ async fn a_kind_that_is_never_answered_does_not_hold_up_another() {
 }
 
 #[tokio::test]
-async fn views_of_the_index_are_a_source() {
-    fn is_source<V: ViewSource>() {}
-    is_source::<Views>();
+async fn who_shows_no_certificate_gets_nothing() {
+    let plane = Plane::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let server = tonic::transport::Server::builder()
+        .add_service(plane.service.clone().into_server())
+        .serve_with_incoming_shutdown(
+            tokio_stream::wrappers::TcpListenerStream::new(listener),
+            plane.drain.clone().cancelled_owned(),
+        );
+    let server = tokio::spawn(server);
+    let mut client =
+        soon(rulecast_api::proto::observe::v1::rule_service_client::RuleServiceClient::connect(
+            format!("http://{address}"),
+        ))
+        .await
+        .expect("connected");
+    let error = soon(client.observe(stream::pending())).await.expect_err("refused");
+    assert_eq!(error.code(), tonic::Code::Unauthenticated);
+    assert!(error.message().starts_with(Code::CredentialMissing.as_str()), "{error}");
+    drop(client);
+    plane.drain.cancel();
+    soon(server).await.expect("ended").expect("without fault");
 }

@@ -281,7 +281,8 @@ impl Delivery {
         while let Some(item) = items.get(flight.cursor) {
             let hold = withheld.contains(&item.digest);
             // Tags and lengths around an item take less than this.
-            let len = 16 + if hold { item.key.len() + 32 } else { item.bytes.len() + RULE_TYPE_URL.len() };
+            let len = 16
+                + if hold { item.key.len() + 32 } else { item.bytes.len() + RULE_TYPE_URL.len() };
             if filled > 0 && filled + len > size {
                 break;
             }

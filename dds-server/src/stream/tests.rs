@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use prost::Message;
 use proptest::prelude::*;
+use prost::Message;
 use rulecast_api::{
     condition_route::ConditionRouteSpec,
     kind::{KindInfo, Phase},
@@ -44,11 +44,7 @@ fn view(kind: Kind, revision: i64, items: &[(&str, &str)]) -> Arc<View> {
 
 fn ask(kind: Kind) -> ObserveRequest {
     let node = Node { engine_digest: "engine".into(), ..Node::default() };
-    ObserveRequest {
-        r#type: kind.type_name.into(),
-        node: Some(node),
-        ..ObserveRequest::default()
-    }
+    ObserveRequest { r#type: kind.type_name.into(), node: Some(node), ..ObserveRequest::default() }
 }
 
 fn answer(kind: Kind, nonce: &str) -> ObserveRequest {
@@ -186,7 +182,7 @@ fn only_changed_content_is_pushed_and_only_the_newest() {
     assert!(bench.frames().is_empty(), "one is under way");
     bench.ask(answer(ROUTE, &second.nonce));
     let third = bench.take();
-    assert_eq!(specs(&[third.clone()])["a"], "19");
+    assert_eq!(specs(std::slice::from_ref(&third))["a"], "19");
     assert!(bench.frames().is_empty());
     assert!(first.nonce != second.nonce && second.nonce != third.nonce);
     // There and back is no change.
@@ -341,7 +337,7 @@ fn rejected_content_is_withheld_until_it_changes() {
     assert_eq!((rejected.len(), rejected[0].reason.as_str()), (1, "not like this"));
     bench.view(view(ROUTE, 2, &[("a", "2"), ("b", "1"), ("c", "1")]));
     let frame = bench.take();
-    assert_eq!(specs(&[frame.clone()]).keys().collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!(specs(std::slice::from_ref(&frame)).keys().collect::<Vec<_>>(), ["a", "c"]);
     assert_eq!(frame.withheld.len(), 1);
     assert_eq!(frame.withheld[0].item_digest.as_ref(), b.digest.as_bytes());
     // Also when the client asks for everything.
@@ -349,7 +345,7 @@ fn rejected_content_is_withheld_until_it_changes() {
     assert_eq!(bench.take().withheld.len(), 1);
     bench.view(view(ROUTE, 3, &[("a", "2"), ("b", "2"), ("c", "1")]));
     let frame = bench.take();
-    assert_eq!((specs(&[frame.clone()])["b"].as_str(), frame.withheld.len()), ("2", 0));
+    assert_eq!((specs(std::slice::from_ref(&frame))["b"].as_str(), frame.withheld.len()), ("2", 0));
     // It was another item in between, so it may come again.
     bench.view(view(ROUTE, 4, &[("a", "2"), ("b", "1"), ("c", "1")]));
     assert_eq!(specs(&[bench.take()])["b"], "1");

@@ -225,14 +225,14 @@ fn what_breaks_the_contract_ends_the_stream() {
         ObserveResponse { delta: true, ..response(A, "1", 1, vec![]) },
         ObserveResponse { lineage: "m".into(), ..response(A, "1", 1, vec![]) },
     ] {
-        assert!(matches!(refused(&[more.clone()], other), ProtocolError::Chunk(_)));
+        assert!(matches!(refused(std::slice::from_ref(&more), other), ProtocolError::Chunk(_)));
     }
     // The limit counts over all chunks.
     let big = ObserveResponse {
         more_chunks: true,
         ..response(A, "1", 1, vec![rule("a", &"x".repeat(2500))])
     };
-    assert!(matches!(refused(&[big.clone()], big), ProtocolError::Size { .. }));
+    assert!(matches!(refused(std::slice::from_ref(&big), big.clone()), ProtocolError::Size { .. }));
     let many = [response(A, "1", 1, vec![]), response(A, "2", 1, vec![])];
     assert!(matches!(refused(&many, response(A, "3", 1, vec![])), ProtocolError::Flood(_)));
 }
