@@ -127,7 +127,8 @@ impl Facts<'_> {
         let list: Vec<Value> = (0..pick(rng, &[0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3]))
             .map(|_| if weighted { self.object(rng) } else { self.string(rng).into() })
             .collect();
-        if !rule.contains_key("conditions") && !(list.is_empty() && rng.bool()) {
+        let left_out = list.is_empty() && rng.bool();
+        if !left_out && !rule.contains_key("conditions") {
             rule.insert("conditions".to_owned(), list.into());
         }
         rule.into()
