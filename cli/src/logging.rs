@@ -27,14 +27,13 @@ pub(crate) fn start(options: &Options) -> Result<()> {
     let service = std::env::args().any(|arg| arg == "ca" || arg == "dds");
     let default = if service { "info" } else { "error" };
     let filter = options.log.as_deref().unwrap_or(default);
-    let filter = EnvFilter::try_new(filter)
-        .with_context(|| format!("RC0701: --log \"{filter}\": write for example info or rulecast_dds=debug"))?;
+    let filter = EnvFilter::try_new(filter).with_context(|| {
+        format!("RC0701: --log \"{filter}\": write for example info or rulecast_dds=debug")
+    })?;
     let layer = fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(filter);
     match options.log_format {
-        Format::Text => {
-            registry.with(layer.with_ansi(std::io::stderr().is_terminal())).try_init()
-        }
+        Format::Text => registry.with(layer.with_ansi(std::io::stderr().is_terminal())).try_init(),
         Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
     }
     .map_err(|error| anyhow!("logging: {error}"))

@@ -4,6 +4,7 @@ mod admin;
 mod commands;
 mod logging;
 mod options;
+mod output;
 mod table;
 
 use std::process::ExitCode;
@@ -72,8 +73,32 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", chain(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// An error and its causes on one line. Some errors tell their cause themselves.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = anyhow!("no such file").context("RC1: no such file; make it");
+        assert_eq!(super::chain(&error), "RC1: no such file; make it");
+        let error = anyhow!("no such file").context("RC1: a.toml");
+        assert_eq!(super::chain(&error), "RC1: a.toml: no such file");
     }
 }

@@ -114,7 +114,7 @@ macro_rules! options {
                     $($($mname: if self.$mname.is_empty() { file.$mname } else { self.$mname },)*)?
                 };
                 if self.print_config {
-                    print!("{}", toml::to_string(&settings)?);
+                    $crate::output::out!("{}", toml::to_string(&settings)?);
                     return Ok(None);
                 }
                 Ok(Some(settings))

@@ -2,8 +2,13 @@
 
 use std::fmt::Write as _;
 
-/// Renders `rows` under `head`; the last column is not padded.
+use crate::output;
+
+/// Renders `rows` under `head`; the last column is not padded. A row stays one line,
+/// whatever its cells hold.
 pub(crate) fn render(head: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| output::line(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([head[column].len()]).max().unwrap_or(0)
@@ -20,7 +25,7 @@ pub(crate) fn render(head: &[&str], rows: &[Vec<String>]) -> String {
         out.push('\n');
     };
     line(&mut head.iter().copied());
-    for row in rows {
+    for row in &rows {
         line(&mut row.iter().map(String::as_str));
     }
     out

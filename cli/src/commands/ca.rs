@@ -83,13 +83,16 @@ impl Ca {
             Some(CaCommand::Run(options)) => serve(options).await,
             Some(CaCommand::Init { dir, trust_domain }) => {
                 rulecast_ca::init(&dir, &trust_domain)?;
-                println!("authority of {trust_domain} made in {}", dir.display());
+                crate::output::outln!("authority of {trust_domain} made in {}", dir.display());
                 Ok(ExitCode::SUCCESS)
             }
             Some(CaCommand::Token {
                 command: TokenCommand::Create { dir, namespace, app, ttl },
             }) => {
-                println!("{}", rulecast_ca::create_token(&dir, &namespace, &app, ttl.0)?);
+                crate::output::outln!(
+                    "{}",
+                    rulecast_ca::create_token(&dir, &namespace, &app, ttl.0)?
+                );
                 Ok(ExitCode::SUCCESS)
             }
         }

@@ -62,7 +62,7 @@ impl Client {
         loop {
             tokio::select! {
                 Ok(()) = changes.changed() => {
-                    println!("{}", changes.borrow_and_update().clone());
+                    crate::output::outln!("{}", changes.borrow_and_update().clone());
                 }
                 () = shutdown.cancelled() => break,
             }

@@ -25,10 +25,10 @@ impl Conformance {
             passed += report.passed;
             failed += report.failed.len();
             for (case, why) in &report.failed {
-                println!("{}: case {case}: {why}", file.display());
+                crate::output::outln!("{}: case {case}: {why}", file.display());
             }
         }
-        println!("{passed} passed, {failed} failed");
+        crate::output::outln!("{passed} passed, {failed} failed");
         Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

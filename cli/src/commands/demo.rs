@@ -78,7 +78,7 @@ impl Demo {
             Script::new(started).play(&site, &plane_token, ca, plane, fleet).await?;
             return Ok(ExitCode::SUCCESS);
         }
-        println!(
+        crate::output::outln!(
             "{} clients up in {:.1} s. Rules: {}   metrics: http://{}/metrics   Ctrl-C ends it.\n",
             fleet.len(),
             started.elapsed().as_secs_f64(),
@@ -87,7 +87,7 @@ impl Demo {
         );
         let (service, admin) = plane;
         watch(&fleet, admin, rulecast_runtime::signal::shutdown()?).await;
-        println!("\nstopping");
+        crate::output::outln!("\nstopping");
         fleet.shutdown().await;
         service.stop().await?;
         ca.stop().await?;
@@ -110,7 +110,7 @@ async fn watch(fleet: &Fleet, mut admin: Admin, shutdown: CancellationToken) {
                 changed.mark_unchanged();
                 let held = fleet.holds();
                 if held != shown {
-                    println!("{}\n{}", time_of_day(), fleet.show());
+                    crate::output::outln!("{}\n{}", time_of_day(), fleet.show());
                     shown = held;
                 }
             }
@@ -119,7 +119,7 @@ async fn watch(fleet: &Fleet, mut admin: Admin, shutdown: CancellationToken) {
                 let Ok(status) = admin.status().await else { continue };
                 let problems: BTreeSet<String> = status.problems.iter().map(show_problem).collect();
                 for problem in problems.difference(&shown_problems) {
-                    println!("{}  {problem}\n", time_of_day());
+                    crate::output::outln!("{}  {problem}\n", time_of_day());
                 }
                 shown_problems = problems;
             }

@@ -63,7 +63,7 @@ impl Eval {
                 if resource.spec.enabled() {
                     rules.push(delivered(&resource));
                 } else {
-                    println!("{} is not enabled and does nothing", resource.id);
+                    crate::output::outln!("{} is not enabled and does nothing", resource.id);
                 }
             }
         }
@@ -93,27 +93,36 @@ impl Eval {
         let rows: Vec<Vec<String>> = decision
             .rules
             .iter()
-            .map(|rule| vec![rule.key.to_string(), rule.effect.to_string(), rule.remaining.to_string()])
+            .map(|rule| {
+                vec![rule.key.to_string(), rule.effect.to_string(), rule.remaining.to_string()]
+            })
             .collect();
-        print!("{}", table::render(&["RULE", "EFFECT", "REMAINING"], &rows));
+        crate::output::out!("{}", table::render(&["RULE", "EFFECT", "REMAINING"], &rows));
         if self.explain {
-            println!("\n{}", reasons.trim_end());
+            crate::output::outln!("\n{}", reasons.trim_end());
             match decision.draw {
-                Some(draw) => println!("draw {draw}"),
-                None => println!("no draw: chance played no part"),
+                Some(draw) => crate::output::outln!("draw {draw}"),
+                None => crate::output::outln!("no draw: chance played no part"),
             }
         }
-        println!("\n{} of {} endpoints remain", decision.endpoints.len(), endpoints.len());
+        crate::output::outln!(
+            "\n{} of {} endpoints remain",
+            decision.endpoints.len(),
+            endpoints.len()
+        );
         for at in &decision.endpoints {
             if let Some(endpoint) = endpoints.get(*at as usize) {
-                let params: Vec<String> =
-                    endpoint.params().iter().map(|(name, value)| format!("{name}={value}")).collect();
-                println!("  {}", params.join(" "));
+                let params: Vec<String> = endpoint
+                    .params()
+                    .iter()
+                    .map(|(name, value)| format!("{name}={value}"))
+                    .collect();
+                crate::output::outln!("  {}", params.join(" "));
             }
         }
         for fault in &decision.faults {
             let rule = fault.key.as_deref().unwrap_or("all rules");
-            println!("FAULT in {rule}: {}", fault.fault);
+            crate::output::outln!("FAULT in {rule}: {}", fault.fault);
         }
         Ok(if decision.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -136,11 +145,13 @@ fn read_rules(path: &Path) -> Result<Vec<Resource>> {
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let format = Format::of(name).with_context(|| {
-        format!("RC0302: {} is no rule file; its name should end in .yaml, .yml or .json", path.display())
+        format!(
+            "RC0302: {} is no rule file; its name should end in .yaml, .yml or .json",
+            path.display()
+        )
     })?;
     let manifest = manifest::parse(KINDS, &bytes, format);
-    let problems: Vec<String> =
-        manifest.problems().map(|problem| show(path, problem)).collect();
+    let problems: Vec<String> = manifest.problems().map(|problem| show(path, problem)).collect();
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
@@ -162,8 +173,9 @@ fn show(path: &Path, problem: &Problem) -> String {
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_slice(&bytes)
-        .with_context(|| format!("RC0701: {} is not as `rulecast eval --help` says", path.display()))
+    serde_json::from_slice(&bytes).with_context(|| {
+        format!("RC0701: {} is not as `rulecast eval --help` says", path.display())
+    })
 }
 
 fn text(value: &serde_json::Value) -> String {

@@ -7,7 +7,7 @@ use rulecast_api::proto::admin::v1::{
     Client, GetStatusRequest, GetStatusResponse, ListClientsRequest, Problem,
 };
 
-use crate::{admin, table};
+use crate::{admin, output::line, table};
 
 #[derive(clap::Args)]
 struct Socket {
@@ -35,7 +35,7 @@ impl Status {
         if let (Some(key), true) = (&self.key, status.rules.is_empty()) {
             anyhow::bail!("no rule {key} here; `rulecast status` lists all of them");
         }
-        print!("{}", show_status(&status));
+        crate::output::out!("{}", show_status(&status));
         let fine = status.ready
             && status.problems.is_empty()
             && status.rules.iter().all(|rule| rule.rejected == 0);
@@ -49,7 +49,11 @@ fn show_status(status: &GetStatusResponse) -> String {
         status.revision,
         status.lineage,
         status.clients,
-        if status.ready { "ready".to_owned() } else { format!("NOT READY: {}", status.blockers.join("; ")) },
+        if status.ready {
+            "ready".to_owned()
+        } else {
+            format!("NOT READY: {}", status.blockers.join("; "))
+        },
     );
     let rows: Vec<Vec<String>> = status
         .rules
@@ -68,12 +72,17 @@ fn show_status(status: &GetStatusResponse) -> String {
             ]
         })
         .collect();
-    let head =
-        ["KIND", "KEY", "ENABLED", "ACCEPTED", "MATCHED", "APPLIED", "REJECTED", "REVISION", "ORIGIN"];
+    let head = [
+        "KIND", "KEY", "ENABLED", "ACCEPTED", "MATCHED", "APPLIED", "REJECTED", "REVISION",
+        "ORIGIN",
+    ];
     out += &table::render(&head, &rows);
     for rule in &status.rules {
         for rejection in &rule.rejections {
-            out += &format!("{} refused by {}: {}\n", rule.key, rejection.client, rejection.reason);
+            let text =
+                format!("{} refused by {}: {}", rule.key, rejection.client, rejection.reason);
+            out += &line(&text);
+            out.push('\n');
         }
     }
     for problem in &status.problems {
@@ -89,7 +98,10 @@ pub(crate) fn show_problem(problem: &Problem) -> String {
     if problem.line > 0 {
         out += &format!(":{}:{}", problem.line, problem.column);
     }
-    out += &format!(": {}", problem.code);
+    if !out.is_empty() {
+        out += ": ";
+    }
+    out += &problem.code;
     if !problem.field.is_empty() {
         out += &format!(" {}", problem.field);
     }
@@ -100,7 +112,7 @@ pub(crate) fn show_problem(problem: &Problem) -> String {
     if problem.last_good_in_force {
         out += " (the last good version stays in force)";
     }
-    out
+    line(&out)
 }
 
 fn kind(type_name: &str) -> &str {
@@ -118,7 +130,7 @@ impl Clients {
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let mut plane = admin::connect(&self.socket.socket).await?;
         let clients = plane.list_clients(ListClientsRequest {}).await?.into_inner().clients;
-        print!("{}", show_clients(&clients));
+        crate::output::out!("{}", show_clients(&clients));
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -137,8 +149,9 @@ fn show_clients(clients: &[Client]) -> String {
                 held.acked_revision.to_string(),
             ]);
             for rule in &held.rejected {
-                refused +=
-                    &format!("{} refused {}: {}\n", client.instance, rule.key, rule.reason);
+                let text = format!("{} refused {}: {}", client.instance, rule.key, rule.reason);
+                refused += &line(&text);
+                refused.push('\n');
             }
         }
     }

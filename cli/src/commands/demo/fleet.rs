@@ -75,9 +75,11 @@ impl Spread {
     pub(super) fn only(&self, key: &str, value: &str) -> bool {
         self.none == 0
             && self.faults == 0
-            && self.calls.iter().enumerate().all(|(at, calls)| {
-                (*calls > 0) == (Self::parameter(at, key) == value)
-            })
+            && self
+                .calls
+                .iter()
+                .enumerate()
+                .all(|(at, calls)| (*calls > 0) == (Self::parameter(at, key) == value))
     }
 
     /// Whether every endpoint got calls, and none failed.
@@ -173,8 +175,7 @@ impl Fleet {
             .iter()
             .map(|member| {
                 let request = member.client.request(SERVICE).method("getOrder");
-                let mut spread =
-                    Spread { calls: vec![0; ENDPOINTS.len()], none: 0, faults: 0 };
+                let mut spread = Spread { calls: vec![0; ENDPOINTS.len()], none: 0, faults: 0 };
                 for _ in 0..calls {
                     let decision = member.client.route(&request, &self.endpoints);
                     spread.faults += u32::from(!decision.faults.is_empty());
@@ -241,7 +242,11 @@ impl Fleet {
             let left = limit.saturating_sub(since.elapsed());
             match tokio::time::timeout(left, changes.wait_for(|status| right(status))).await {
                 Ok(Ok(_)) => {}
-                _ => bail!("client {} does not come to it within {limit:?}: {:?}", member.name, member.client.status()),
+                _ => bail!(
+                    "client {} does not come to it within {limit:?}: {:?}",
+                    member.name,
+                    member.client.status()
+                ),
             }
         }
         Ok(())
@@ -251,7 +256,9 @@ impl Fleet {
     pub(super) fn revisions(&self) -> Vec<i64> {
         self.members
             .iter()
-            .map(|member| member.client.status().kinds.iter().map(|kind| kind.revision).max().unwrap_or(0))
+            .map(|member| {
+                member.client.status().kinds.iter().map(|kind| kind.revision).max().unwrap_or(0)
+            })
             .collect()
     }
 

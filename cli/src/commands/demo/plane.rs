@@ -91,7 +91,14 @@ impl Service {
         let mut service = Self::start(
             "ca",
             &site.work,
-            &["ca".as_ref(), "run".as_ref(), "--dir".as_ref(), dir.as_ref(), "--listen".as_ref(), listen.as_ref()],
+            &[
+                "ca".as_ref(),
+                "run".as_ref(),
+                "--dir".as_ref(),
+                dir.as_ref(),
+                "--listen".as_ref(),
+                listen.as_ref(),
+            ],
         )?;
         let since = Instant::now();
         while tokio::net::TcpStream::connect(site.ca).await.is_err() {
@@ -141,10 +148,21 @@ impl Service {
     /// Waits a moment, or says why it will not start.
     async fn still_starting(&mut self, since: Instant) -> Result<()> {
         if let Ok(exit) = tokio::time::timeout(Duration::from_millis(5), self.child.wait()).await {
-            bail!("{} stopped at its start ({}); its log is {}:\n{}", self.name, exit?, self.log.display(), self.last_lines());
+            bail!(
+                "{} stopped at its start ({}); its log is {}:\n{}",
+                self.name,
+                exit?,
+                self.log.display(),
+                self.last_lines()
+            );
         }
         if since.elapsed() > START {
-            bail!("{} is not ready after {START:?}; its log is {}:\n{}", self.name, self.log.display(), self.last_lines());
+            bail!(
+                "{} is not ready after {START:?}; its log is {}:\n{}",
+                self.name,
+                self.log.display(),
+                self.last_lines()
+            );
         }
         Ok(())
     }
@@ -162,14 +180,20 @@ impl Service {
 
     /// SIGTERM, and waits for its end.
     pub(super) async fn stop(mut self) -> Result<()> {
-        if let Some(pid) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32)) {
+        if let Some(pid) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32))
+        {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         }
         let exit = tokio::time::timeout(Duration::from_secs(15), self.child.wait())
             .await
             .with_context(|| format!("{} does not stop", self.name))??;
         if !exit.success() {
-            bail!("{} ended with {exit}; its log is {}:\n{}", self.name, self.log.display(), self.last_lines());
+            bail!(
+                "{} ended with {exit}; its log is {}:\n{}",
+                self.name,
+                self.log.display(),
+                self.last_lines()
+            );
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ impl Script {
 
     fn done(&mut self, step: &'static str, since: Instant, what: &str) {
         let ms = since.elapsed().as_secs_f64() * 1000.0;
-        println!("ok  {step:<10} {ms:>8.1} ms  {what}");
+        crate::output::outln!("ok  {step:<10} {ms:>8.1} ms  {what}");
         self.figures.push(Figure { step, ms });
     }
 
@@ -78,7 +78,8 @@ impl Script {
                 format!("step {step}: not applied by all within {STEP:?}:\n{}", fleet.show())
             })?;
             // A client that changed is looked at again; the timer only bounds the wait.
-            let _ = tokio::time::timeout(left.min(Duration::from_millis(100)), changed.changed()).await;
+            let _ =
+                tokio::time::timeout(left.min(Duration::from_millis(100)), changed.changed()).await;
         }
     }
 
@@ -94,9 +95,8 @@ impl Script {
         let (service, mut admin) = plane;
         let file = site.rules.join("orders.yaml");
         let everywhere = |spread: &Spread| spread.all_endpoints();
-        let only = |key: &'static str, value: &'static str| {
-            move |spread: &Spread| spread.only(key, value)
-        };
+        let only =
+            |key: &'static str, value: &'static str| move |spread: &Spread| spread.only(key, value);
 
         self.until(&fleet, "start", everywhere).await?;
         self.done("start", self.started, &format!("{} clients connected, no rule", fleet.len()));
@@ -126,7 +126,10 @@ impl Script {
 
         let at = write(&file, &rule("method=getOrder => env=gray"))?;
         self.until(&fleet, "mend", only("env", "gray")).await?;
-        ensure!(admin.status().await?.problems.is_empty(), "step mend: the problem is still reported");
+        ensure!(
+            admin.status().await?.problems.is_empty(),
+            "step mend: the problem is still reported"
+        );
         self.done("mend", at, "it is mended: all calls go to env gray");
 
         let at = Instant::now();
@@ -134,17 +137,31 @@ impl Script {
         fleet.wait_all(STEP, |status| !status.connected).await.context("step kill")?;
         let before = self.decisions;
         self.until(&fleet, "kill", only("env", "gray")).await?;
-        self.done("kill", at, &format!("the plane is killed; {} decisions since, all by the last good rules", self.decisions - before));
+        self.done(
+            "kill",
+            at,
+            &format!(
+                "the plane is killed; {} decisions since, all by the last good rules",
+                self.decisions - before
+            ),
+        );
 
         let at = Instant::now();
         fleet.restart(0).await.context("step restart: a client does not start without a plane")?;
         self.until(&fleet, "restart", only("env", "gray")).await?;
-        self.done("restart", at, "a client restarts without a plane: rules, key and certificate from its disk");
+        self.done(
+            "restart",
+            at,
+            "a client restarts without a plane: rules, key and certificate from its disk",
+        );
 
         let revisions = fleet.revisions();
         let at = Instant::now();
         let (service, mut admin) = Service::dds(site, token).await?;
-        fleet.wait_all(STEP, |status| status.connected && status.synced()).await.context("step resume")?;
+        fleet
+            .wait_all(STEP, |status| status.connected && status.synced())
+            .await
+            .context("step resume")?;
         let clients = admin.status().await?.clients;
         ensure!(clients as usize == fleet.len(), "step resume: the plane sees {clients} clients");
         for (now, before) in fleet.revisions().iter().zip(&revisions) {
@@ -178,9 +195,11 @@ impl Script {
             "decisions": self.decisions,
             "write_to_applied_by_all_max_ms": slowest,
         });
-        println!("{line}");
+        crate::output::outln!("{line}");
         if slowest > 500.0 {
-            bail!("a change took {slowest:.0} ms from the file to all clients; the promise is 500 ms");
+            bail!(
+                "a change took {slowest:.0} ms from the file to all clients; the promise is 500 ms"
+            );
         }
         Ok(())
     }
