@@ -3,9 +3,10 @@
 mod deny;
 mod policies;
 mod protos;
+mod soak;
 mod test;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -21,6 +22,12 @@ struct Args {
 enum Task {
     /// Run all checks and tests that a change must pass
     Test,
+    /// Run the tests that draw their cases at length: properties, model, simulation
+    Soak {
+        /// How many times as long as a quarter of an hour
+        #[arg(long, default_value_t = 1)]
+        factor: u64,
+    },
     /// Check licences, doubled crates and sources of dependencies; needs cargo-deny
     Deny,
     /// Build the built-in policies into wasm-policies/dist
@@ -37,17 +44,25 @@ enum Task {
     },
 }
 
-fn main() -> Result<()> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
-    match Args::parse().task {
-        Task::Test => {
-            if !test::run(&root)? {
-                std::process::exit(1);
-            }
-            Ok(())
+fn main() -> ExitCode {
+    match run(Args::parse().task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
         }
-        Task::Deny => deny::run(&root),
-        Task::Policies { check } => policies::run(&root, check),
-        Task::Protos { check } => protos::run(&root, check),
     }
+}
+
+/// False: it has said what is wrong.
+fn run(task: Task) -> Result<bool> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+    match task {
+        Task::Test => return test::run(&root),
+        Task::Deny => deny::run(&root)?,
+        Task::Policies { check } => policies::run(&root, check)?,
+        Task::Protos { check } => protos::run(&root, check)?,
+    }
+    Ok(true)
 }
