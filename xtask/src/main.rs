@@ -60,6 +60,7 @@ fn run(task: Task) -> Result<bool> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
     match task {
         Task::Test => return test::run(&root),
+        Task::Soak { factor } => soak::run(&root, factor)?,
         Task::Deny => deny::run(&root)?,
         Task::Policies { check } => policies::run(&root, check)?,
         Task::Protos { check } => protos::run(&root, check)?,
