@@ -1,0 +1,25 @@
+//! The tests that draw their cases, at length.
+
+use std::{path::Path, process::Command};
+
+use anyhow::{Context, Result, ensure};
+
+/// Cases per property, per run of the model, and seeds of the simulation, at factor 1:
+/// about a quarter of an hour on two cores.
+const PROPERTIES: u64 = 50_000;
+const MODEL: u64 = 200_000;
+const SEEDS: u64 = 20_000;
+
+pub(crate) fn run(root: &Path, factor: u64) -> Result<()> {
+    let times = |n: u64| n.saturating_mul(factor).to_string();
+    let status = Command::new(env!("CARGO"))
+        .current_dir(root)
+        .args(["test", "--workspace", "--no-fail-fast", "--quiet"])
+        .env("PROPTEST_CASES", times(PROPERTIES))
+        .env("CASES", times(MODEL))
+        .env("SEEDS", times(SEEDS))
+        .status()
+        .context("cargo test")?;
+    ensure!(status.success(), "the soak found something; the output above tells seed and case");
+    Ok(())
+}
