@@ -624,6 +624,9 @@ impl World {
         } else if request.nonce == told.nonce {
             ensure!(told.left, "a response was answered before its last chunk had left");
             told.answered = true;
+        } else {
+            // To a response that was given up; the client hears again what concerns it.
+            return Ok(());
         }
         let shown = conn.shown.get(&kind);
         for item in &request.rejected {
