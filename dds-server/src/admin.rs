@@ -4,7 +4,7 @@
 use std::{
     fs::{self, Permissions},
     io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{FileTypeExt as _, PermissionsExt},
     path::Path,
     time::UNIX_EPOCH,
 };
@@ -30,8 +30,14 @@ use crate::{
 const REASONS: usize = 5;
 
 /// Makes the socket at `path`, for its owner alone (0600). One that a dead plane
-/// left is replaced, one that answers is not.
+/// left is replaced; one that answers, or another thing of that name, is not.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    if fs::symlink_metadata(path).is_ok_and(|there| !there.file_type().is_socket()) {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "something that is no socket is there; move it, or name another socket",
+        ));
+    }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(
             io::ErrorKind::AddrInUse,
@@ -57,10 +63,7 @@ pub async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     tonic::transport::Server::builder()
         .add_service(AdminServiceServer::new(admin))
-        .serve_with_incoming_shutdown(
-            UnixListenerStream::new(listener),
-            shutdown.cancelled_owned(),
-        )
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown.cancelled_owned())
         .await
 }
 
@@ -83,10 +86,8 @@ impl Admin {
         let key = id.key();
         // Disabled rules are not delivered; nobody should have them.
         let item = self.views.item(id);
-        let held = item
-            .as_ref()
-            .map(|item| rollout.rule(&key, &item.digest, REASONS))
-            .unwrap_or_default();
+        let held =
+            item.as_ref().map(|item| rollout.rule(&key, &item.digest, REASONS)).unwrap_or_default();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         RuleStatus {
             r#type: id.kind.type_name.to_owned(),
@@ -201,5 +202,10 @@ mod tests {
         drop(first);
         bind(&path).expect("the dead one is replaced");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1, "nothing is left aside");
+
+        let file = dir.path().join("notes.txt");
+        fs::write(&file, "mine").expect("written");
+        assert_eq!(bind(&file).expect_err("no socket").kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&file).expect("still there"), "mine");
     }
 }

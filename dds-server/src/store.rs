@@ -8,7 +8,11 @@
 pub mod conformance;
 pub mod files;
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{
+    fmt::{self, Write as _},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use futures_util::future::BoxFuture;
 use rulecast_api::{Code, Digest, Resource, ResourceId};
@@ -88,7 +92,14 @@ impl fmt::Display for StoreProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.code)?;
         if !self.file.is_empty() {
-            write!(f, " {}:{}:{}", self.file, self.line, self.column)?;
+            f.write_str(" ")?;
+            // A name may hold anything, and this goes to logs.
+            for c in self.file.chars() {
+                if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
+            }
+        }
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
         }
         if !self.field.is_empty() {
             write!(f, " {}", self.field)?;

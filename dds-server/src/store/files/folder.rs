@@ -134,7 +134,12 @@ fn walk(
 /// What is at a path inside the folder. What is no manifest is nothing.
 pub(super) fn at(root: &Path, inner: &Path) -> At {
     let path = root.join(inner);
+    // What comes from a file is kept with its name, as text.
+    let nameless = inner.to_str().is_none();
     match fs::metadata(&path) {
+        Ok(data) if nameless && (data.is_dir() || manifest_by_extension(inner)) => {
+            At::Unknown("its name is not UTF-8; rename it".into())
+        }
         Ok(data) if data.is_dir() => At::Folder,
         Ok(data) if data.is_file() && format(inner).is_some() => At::File(Signature::of(&data)),
         Ok(_) => At::Nothing,
@@ -158,6 +163,12 @@ pub(super) fn through_link(root: &Path, inner: &Path) -> bool {
 /// How a file is written, by its name; `None`: it is no manifest.
 pub(super) fn format(path: &Path) -> Option<Format> {
     path.file_name().and_then(OsStr::to_str).and_then(Format::of)
+}
+
+/// As [`format`], also for names that are not UTF-8.
+fn manifest_by_extension(path: &Path) -> bool {
+    let extension = path.extension().and_then(OsStr::to_str);
+    extension.is_some_and(|extension| Format::of(&format!("x.{extension}")).is_some())
 }
 
 fn hidden(name: &OsStr) -> bool {

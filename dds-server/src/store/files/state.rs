@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -46,7 +46,7 @@ struct KeptFile {
 pub(super) struct State {
     folder: PathBuf,
     // Holds the lock as long as it is open.
-    _lock: File,
+    lock: File,
     lineage: Arc<str>,
     last: i64,
     reserved: i64,
@@ -60,22 +60,7 @@ impl State {
             let path = path.to_owned();
             move |source| StoreError::State { path, source }
         };
-        make_folder(folder).map_err(failed(folder))?;
-        let lock_path = folder.join("lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(failed(&lock_path))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(StoreError::Locked { folder: folder.to_owned() });
-            }
-            Err(error) => return Err(failed(&lock_path)(error.into())),
-        }
+        let lock = lock(folder)?;
 
         let path = folder.join("lineage.json");
         let known = match fs::read(&path) {
@@ -99,7 +84,7 @@ impl State {
         };
         let mut state = Self {
             folder: folder.to_owned(),
-            _lock: lock,
+            lock,
             lineage: lineage.into(),
             // What the earlier process gave out is not known; nothing above `reserved` is.
             last: reserved,
@@ -108,6 +93,37 @@ impl State {
         state.reserve()?;
         let kept = state.load(kinds)?;
         Ok((state, kept))
+    }
+
+    /// Whether the folder has lost what it held: it was removed, or put back by someone.
+    fn lost(&self) -> bool {
+        let same = |held: &fs::Metadata, there: &fs::Metadata| {
+            (held.dev(), held.ino()) == (there.dev(), there.ino())
+        };
+        match (self.lock.metadata(), fs::metadata(self.folder.join("lock"))) {
+            (Ok(held), Ok(there)) => !same(&held, &there),
+            (_, Err(error)) => error.kind() == io::ErrorKind::NotFound,
+            (Err(_), _) => false,
+        }
+    }
+
+    /// When somebody has removed the folder under us: locks and writes it again, with all
+    /// that is in force, so that a restart knows as much as this process. True: it had to.
+    pub(super) fn restore<'a>(
+        &mut self,
+        in_force: impl Iterator<Item = &'a Stored>,
+    ) -> Result<bool, StoreError> {
+        if !self.lost() {
+            return Ok(false);
+        }
+        let lock = lock(&self.folder)?;
+        self.reserve()?;
+        for stored in in_force {
+            self.keep(stored)?;
+        }
+        // Last: until then it counts as lost, and all of this is tried again.
+        self.lock = lock;
+        Ok(true)
     }
 
     pub(super) fn lineage(&self) -> Arc<str> {
@@ -252,6 +268,21 @@ impl State {
             write(&path, &serde_json::to_vec(value)?, Durable::Process)
         })();
         outcome.map_err(|source| StoreError::State { path, source })
+    }
+}
+
+/// Makes the folder when it is missing, and takes it for this process alone.
+fn lock(folder: &Path) -> Result<File, StoreError> {
+    let path = folder.join("lock");
+    let failed = |source| StoreError::State { path: path.clone(), source };
+    make_folder(folder).map_err(failed)?;
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    let lock = options.open(&path).map_err(failed)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Locked { folder: folder.to_owned() }),
+        Err(error) => Err(failed(error.into())),
     }
 }
 

@@ -518,6 +518,48 @@ fn damaged_state_is_ignored_and_a_used_one_refused() {
 }
 
 #[test]
+fn a_state_folder_that_was_removed_is_written_again() {
+    run(async {
+        let mut plane = Plane::new();
+        plane.config.rescan = Duration::from_millis(50);
+        plane.start();
+        plane.write("a.yaml", &rule("a", 1));
+        plane.until_rules("accepted", &[("a", 1)]).await;
+        let lineage = plane.index.snapshot().lineage.clone();
+        fs::remove_dir_all(&plane.config.state).expect("removes");
+        plane.write("b.yaml", &rule("b", 1));
+        plane.until_rules("goes on", &[("a", 1), ("b", 1)]).await;
+        let second = FileStore::open(plane.config.clone());
+        assert!(matches!(second, Err(StoreError::Locked { .. })), "{second:?}");
+        plane.write("a.yaml", "spec: [");
+        plane.restart().await;
+        plane.until_rules("the last good one", &[("a", 1), ("b", 1)]).await;
+        assert_eq!(plane.index.snapshot().lineage, lineage);
+    });
+}
+
+#[test]
+fn names_that_are_no_text_are_said_and_read_from_nowhere() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+    run(async {
+        let plane = Plane::started().await;
+        let folder = plane.config.folder.join(OsStr::from_bytes(b"d\xff"));
+        fs::create_dir(&folder).expect("a folder");
+        fs::write(folder.join("a.yaml"), rule("a", 1)).expect("writes");
+        fs::write(plane.config.folder.join(OsStr::from_bytes(b"\xff.yaml")), rule("b", 1))
+            .expect("writes");
+        plane.write("line\n\u{1b}[31m.yaml", "spec: [");
+        plane.write("C.YAML", &rule("c", 1));
+        let told = |s: &Snapshot| {
+            s.problems.iter().filter(|p| p.message.contains("not UTF-8")).count() >= 2
+                && s.problems.iter().any(|p| p.to_string().contains("line\\n\\u{1b}[31m.yaml"))
+        };
+        plane.until("told", told).await;
+        plane.until_rules("and in capitals", &[("c", 1)]).await;
+    });
+}
+
+#[test]
 fn a_burst_ends_equal_to_the_folder_also_over_a_restart() {
     run(async {
         let mut plane = Plane::started().await;

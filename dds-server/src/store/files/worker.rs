@@ -565,6 +565,18 @@ impl Worker {
         let before = self.in_force.len();
         let mut gone = BTreeSet::new();
         self.state_problem = None;
+        match self.state.restore(self.in_force.values()) {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!(
+                folder = %self.state.folder().display(),
+                "the state folder was removed while in use; it is written again"
+            ),
+            Err(error) => {
+                // Nothing is decided that could not be kept.
+                self.affected.append(&mut affected);
+                return self.state_refused(&error);
+            }
+        }
         for id in affected {
             match self.decide_one(&id, events) {
                 Ok(true) => {
@@ -607,10 +619,15 @@ impl Worker {
     fn state_failed(&mut self, error: &StoreError, id: ResourceId) {
         tracing::error!(%error, %id, "a change waits for the state folder");
         self.affected.insert(id);
+        self.state_refused(error);
+    }
+
+    fn state_refused(&mut self, error: &StoreError) {
         self.next_rescan = Instant::now() + Duration::from_millis(500);
         self.state_problem = Some(StoreProblem {
-            message: error.to_string(),
-            hint: "make the state folder writable; until then changes wait".into(),
+            // The code stands in the problem already.
+            message: error.to_string().trim_start_matches("RC0304: ").to_owned(),
+            hint: "until then changes wait".into(),
             last_good_in_force: true,
             ..about_store(Code::StoreState)
         });
