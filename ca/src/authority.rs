@@ -197,6 +197,12 @@ impl Authority {
                 ),
             ));
         }
+        // Read at the next renewal only, but open to others now.
+        match files::read_secret(&dir.join(ROOT_KEY)) {
+            Err(error) if error.code() == Code::KeyPermissions => return Err(error.into()),
+            // It may be kept elsewhere between renewals.
+            _ => {}
+        }
         let about: About = serde_json::from_str(&read(dir, ABOUT)?)
             .map_err(|e| damaged(dir, ABOUT, &e.to_string()))?;
         let root =

@@ -38,9 +38,11 @@ fn damaged_or_open_folders_are_refused() {
     fs::copy(other.join(ROOT), dir.join(ROOT)).expect("copied");
     let error = Authority::open(&dir).expect_err("another root");
     assert_eq!(error.code(), Code::AuthorityInvalid, "{error}");
-    let (_parent, dir) = new_authority();
-    fs::set_permissions(dir.join(INTERMEDIATE), fs::Permissions::from_mode(0o644)).expect("chmod");
-    assert_eq!(Authority::open(&dir).expect_err("wide").code(), Code::KeyPermissions);
+    for name in [INTERMEDIATE, ROOT_KEY] {
+        let (_parent, dir) = new_authority();
+        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o644)).expect("chmod");
+        assert_eq!(Authority::open(&dir).expect_err(name).code(), Code::KeyPermissions);
+    }
     let (_parent, dir) = new_authority();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("chmod");
     assert_eq!(Authority::open(&dir).expect_err("wide").code(), Code::KeyPermissions);
