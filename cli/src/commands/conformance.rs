@@ -20,8 +20,7 @@ impl Conformance {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (mut passed, mut failed) = (0, 0);
         for file in &self.files {
-            let report =
-                vector::run_file(file).with_context(|| format!("vectors {}", file.display()))?;
+            let report = vector::run_file(file).context("RC0701: vectors")?;
             passed += report.passed;
             failed += report.failed.len();
             for (case, why) in &report.failed {

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::Read as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -39,6 +40,9 @@ pub(crate) struct Eval {
     explain: bool,
 }
 
+/// Largest file of a request or of endpoints, in bytes.
+const MAX_JSON: usize = 64 << 20;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Call {
@@ -58,8 +62,17 @@ struct Call {
 impl Eval {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut rules = Vec::new();
+        let mut seen = BTreeMap::new();
         for file in &self.files {
             for resource in read_rules(file)? {
+                if let Some(first) = seen.insert(resource.id.clone(), file) {
+                    bail!(
+                        "RC0107: {} is written more than once: in {} and in {}; keep one",
+                        resource.id,
+                        first.display(),
+                        file.display()
+                    );
+                }
                 if resource.spec.enabled() {
                     rules.push(delivered(&resource));
                 } else {
@@ -142,7 +155,7 @@ fn delivered(resource: &Resource) -> Rule {
 
 /// Reads a file of rules; all that is wrong with it when something is.
 fn read_rules(path: &Path) -> Result<Vec<Resource>> {
-    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = read(path, manifest::MAX_FILE)?;
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let format = Format::of(name).with_context(|| {
         format!(
@@ -155,24 +168,40 @@ fn read_rules(path: &Path) -> Result<Vec<Resource>> {
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
+    if manifest.documents.is_empty() {
+        bail!("RC0302: {} holds no rule; write one, or leave the file out", path.display());
+    }
     Ok(manifest.documents.into_iter().filter_map(|document| document.outcome.ok()).collect())
 }
 
+/// Reads a file, and a little more than `limit` of one that is longer.
+fn read(path: &Path, limit: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(limit as u64 + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("RC0302: cannot read {}", path.display()))?;
+    Ok(bytes)
+}
+
 fn show(path: &Path, problem: &Problem) -> String {
-    let field = problem.field.as_str();
+    let space = if problem.field.is_empty() { "" } else { " " };
     format!(
-        "{}:{}:{}: {} {field}: {}; {}",
+        "{}:{}:{}: {}{space}{}: {}; {}",
         path.display(),
         problem.line,
         problem.column,
         problem.code,
+        problem.field,
         problem.message,
         problem.hint
     )
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
-    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = read(path, MAX_JSON)?;
+    if bytes.len() > MAX_JSON {
+        bail!("RC0701: {} has more than {MAX_JSON} bytes; give less", path.display());
+    }
     serde_json::from_slice(&bytes).with_context(|| {
         format!("RC0701: {} is not as `rulecast eval --help` says", path.display())
     })
@@ -187,4 +216,36 @@ fn text(value: &serde_json::Value) -> String {
 
 fn params(map: &BTreeMap<String, serde_json::Value>) -> Params {
     map.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(files: Vec<PathBuf>) -> String {
+        let eval = Eval { files, request: "/dev/null".into(), endpoints: None, explain: false };
+        format!("{:#}", eval.run().expect_err("refused"))
+    }
+
+    #[test]
+    fn files_that_a_plane_would_refuse_are_refused() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let write = |name: &str, text: &str| -> Result<PathBuf> {
+            let path = folder.path().join(name);
+            fs::write(&path, text)?;
+            Ok(path)
+        };
+        let rule = "apiVersion: dubbo.apache.org/v1alpha1\nkind: ConditionRoute\n\
+                    metadata: {name: a, namespace: b}\n\
+                    spec: {configVersion: v3.0, scope: service, key: com.A, conditions: [=> a=b]}\n";
+        let (one, two) = (write("one.yaml", rule)?, write("two.yaml", rule)?);
+        let error = refused(vec![one, two]);
+        assert!(error.contains("RC0107") && error.contains("two.yaml"), "{error}");
+        assert!(refused(vec![write("empty.yaml", "# nothing\n")?]).contains("holds no rule"));
+        assert!(refused(vec![write("rule.txt", rule)?]).contains("should end in .yaml"));
+        assert!(refused(vec![folder.path().join("missing.yaml")]).contains("RC0302: cannot read"));
+        let broken = refused(vec![write("broken.yaml", "a: [")?]);
+        assert!(broken.contains("RC0101: "), "{broken}");
+        Ok(())
+    }
 }
