@@ -8,10 +8,17 @@ mod note;
 #[path = "delivery/site.rs"]
 mod site;
 
+use std::{sync::Arc, time::Duration};
+
 use client::{Stream, resume, subscribe, subscribe_to};
 use note::{NOTES, ROUTES, note, route};
-use rulecast_api::proto::observe::v1::{Node, ObserveRequest};
-use site::Site;
+use rulecast_api::{
+    Code,
+    proto::observe::v1::{Node, ObserveRequest},
+};
+use rulecast_identity::{ConnectOptions, Expected, IdentityHandle, Svid, connect, tls};
+use rustls::{SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey};
+use site::{Authority, HOUR, LIMIT, Plane, Site};
 
 const SERVICE: &str = "com.example.OrderService";
 
@@ -129,7 +136,7 @@ async fn a_client_that_does_not_read_costs_one_response_and_delays_nobody() {
         let name = format!("large-{n}");
         site.write(&name, &note("shop", &name, SERVICE, &"x".repeat(512 << 10)));
     }
-    site.write("small", &note("shop", "small", "com.example.Small", "0"));
+    site.write("moving", &note("shop", "moving", "com.example.Moving", "0"));
     let plane = site.plane().await;
     let deaf = site.identity("shop", "deaf").await;
     let web = site.identity("shop", "web").await;
@@ -139,37 +146,47 @@ async fn a_client_that_does_not_read_costs_one_response_and_delays_nobody() {
     assert_eq!(begun.rules.len(), LARGE + 1);
     assert!(begun.chunks >= 8, "{}", begun.chunks);
     stuck.ack(NOTES, &begun).await;
-    let small = subscribe_to(NOTES, &["com.example.Small"]);
-    let mut reader = Stream::open(&plane, &web, small).await.expect("let in");
-    reader.until(NOTES, |whole| whole.text("small/shop") == "0").await;
+    let moving = subscribe_to(NOTES, &["com.example.Moving"]);
+    let mut reader = Stream::open(&plane, &web, moving).await.expect("let in");
+    reader.until(NOTES, |whole| whole.text("moving/shop") == "0").await;
 
-    // From here on it does not read. All states that it misses are 1.6 GiB.
+    // From here on it does not read. It misses 1.6 GiB of responses, and 50 MiB of rules.
+    let text = |n: usize| format!("{n} {}", "x".repeat(256 << 10));
     let before = resident();
     for n in 1..=CHANGES {
-        let text = n.to_string();
-        site.write("small", &note("shop", "small", "com.example.Small", &text));
-        let whole = reader.until(NOTES, |whole| whole.text("small/shop") == text).await;
-        assert_eq!(whole.keys(), ["small/shop"]);
+        let text = text(n);
+        site.write("moving", &note("shop", "moving", "com.example.Moving", &text));
+        let whole = reader.until(NOTES, |whole| whole.text("moving/shop") == text).await;
+        assert_eq!(whole.keys(), ["moving/shop"]);
     }
     let grown = resident().saturating_sub(before);
-    assert!(grown < 64 << 20, "grown by {} MiB", grown >> 20);
+    assert!(grown < 24 << 20, "grown by {} MiB", grown >> 20);
     // Who comes now has everything at once.
     let other = site.identity("shop", "other").await;
     let mut other = Stream::open(&plane, &other, subscribe(NOTES)).await.expect("let in");
     let whole = other.whole(NOTES).await;
-    assert_eq!((whole.text("small/shop"), whole.rules.len()), ("200", LARGE + 1));
+    assert_eq!(whole.rules.len(), LARGE + 1);
+    assert!(whole.text("moving/shop") == text(CHANGES));
 
     // It reads again: what was under way, then the newest.
     let under_way = stuck.whole(NOTES).await;
-    assert_eq!(under_way.text("small/shop"), "1");
+    assert!(under_way.text("moving/shop") != text(CHANGES));
     stuck.ack(NOTES, &under_way).await;
     let newest = stuck.whole(NOTES).await;
-    assert_eq!((newest.text("small/shop"), newest.rules.len()), ("200", LARGE + 1));
+    assert_eq!(newest.rules.len(), LARGE + 1);
+    assert!(newest.text("moving/shop") == text(CHANGES));
     stuck.ack(NOTES, &newest).await;
-    plane.rule("small/shop", |rule| rule.applied == 2 && rule.matched == 3).await;
+    plane.rule("moving/shop", |rule| rule.applied == 2 && rule.matched == 3).await;
     other.ack(NOTES, &whole).await;
-    plane.rule("small/shop", |rule| rule.applied == 3).await;
-    plane.end().await;
+    plane.rule("moving/shop", |rule| rule.applied == 3).await;
+
+    // A shutdown waits for it no longer than the time for draining.
+    drop((reader, other));
+    site.write("moving", &note("shop", "moving", "com.example.Moving", "last"));
+    assert!(stuck.message().await.expect("a chunk").more_chunks);
+    let took = plane.end().await;
+    assert!(took < site.drain + LIMIT / 2, "{took:?}");
+    stuck.end().await;
 }
 
 /// Bytes of memory that this process has now: plane and clients together.
@@ -188,10 +205,10 @@ async fn who_comes_back_unchanged_gets_no_data_also_from_a_restarted_plane() {
     let plane = site.plane().await;
     let web = site.identity("shop", "web").await;
     let mut stream = Stream::open(&plane, &web, subscribe(ROUTES)).await.expect("let in");
-    stream.until(ROUTES, |whole| whole.rules.len() == 2).await;
+    let begun = stream.until(ROUTES, |whole| whole.rules.len() == 2).await;
     // So that the revision is not the first.
     site.write("a", &route("shop", "a", SERVICE, "=> region=beijing"));
-    let first = stream.until(ROUTES, |whole| whole.revision > 0).await;
+    let first = stream.until(ROUTES, |whole| whole.revision > begun.revision).await;
     drop(stream);
     let mut stream = Stream::open(&plane, &web, resume(ROUTES, &first)).await.expect("let in");
     let same = stream.whole(ROUTES).await;
@@ -226,4 +243,139 @@ async fn who_comes_back_unchanged_gets_no_data_also_from_a_restarted_plane() {
     assert_eq!(changed.lineage, first.lineage);
     assert!(changed.revision > after.revision, "{} after {}", changed.revision, after.revision);
     plane.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_come_in_is_refused_each_for_its_own_reason() {
+    let site = Site::new().await;
+    site.write("a", &route("shop", "a", SERVICE, "=> region=$region"));
+    let plane = site.plane().await;
+    let bundle = site.identity("shop", "web").await.bundle();
+    // Each believes the plane; only what it shows is wrong.
+    let showing = |mut svid: Svid| {
+        svid.bundle = bundle.clone();
+        IdentityHandle::fixed(svid)
+    };
+    let twin = Authority::start("td.test").await;
+    let svid = showing(twin.join("shop", "web", HOUR).await);
+    refused(&plane, &svid, Code::PeerUntrusted).await;
+    let stranger = Authority::start("elsewhere.test").await;
+    let svid = showing(stranger.join("shop", "web", HOUR).await);
+    refused(&plane, &svid, Code::PeerTrustDomain).await;
+    // And one that believes another authority is not given the plane's.
+    let svid = IdentityHandle::fixed(twin.join("shop", "web", HOUR).await);
+    refused(&plane, &svid, Code::PeerUntrusted).await;
+
+    // None at all.
+    let web = site.identity("shop", "web").await;
+    let mut bare = (*tls::client_config(&web, Expected::dds()).expect("valid")).clone();
+    bare.client_auth_cert_resolver = Arc::new(NoCertificate);
+    let options = ConnectOptions::default();
+    let error = connect(&plane.address.to_string(), Arc::new(bare), &options).await;
+    assert_eq!(error.expect_err("refused").code(), Code::CredentialMissing);
+
+    // One that ends while its stream is open ends the stream, and lets nobody in again.
+    let brief = site.authority.join("shop", "brief", Duration::from_secs(5)).await;
+    let brief = IdentityHandle::fixed(brief);
+    let mut stream = Stream::open(&plane, &brief, subscribe(ROUTES)).await.expect("let in");
+    assert_eq!(stream.whole(ROUTES).await.keys(), ["a/shop"]);
+    let status = stream.end().await;
+    assert_eq!(status.code(), tonic::Code::Unauthenticated, "{status}");
+    assert!(status.message().contains(Code::IdentityEnded.as_str()), "{status}");
+    // TLS counts in whole seconds: until the last one is over it ends as the first did.
+    let code = loop {
+        match Stream::open(&plane, &brief, subscribe(ROUTES)).await {
+            Ok(mut stream) => {
+                assert_eq!(stream.end().await.code(), tonic::Code::Unauthenticated);
+            }
+            Err(code) => break code,
+        }
+    };
+    assert_eq!(code, Code::PeerExpired);
+    // Of all these the plane knows nobody.
+    plane.clients(<[_]>::is_empty).await;
+    plane.end().await;
+}
+
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesClientCert for NoCertificate {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
+}
+
+async fn refused(plane: &Plane, identity: &IdentityHandle, code: Code) {
+    match Stream::open(plane, identity, subscribe(ROUTES)).await {
+        Ok(_) => panic!("let in instead of {code}"),
+        Err(refused) => assert_eq!(refused, code),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_of_other_namespaces_are_not_seen() {
+    let mut site = Site::new().await;
+    site.owners.insert("com.example.Owned".into(), "orders".into());
+    // Of the namespace "orders": its own callers', and everybody's where it is the owner.
+    site.write("own", &route("orders", "own", "com.example.Other", "=> region=$region"));
+    site.write("owned", &route("orders", "owned", "com.example.Owned", "=> region=$region"));
+    site.write("root", &route("root", "all", SERVICE, "=> region=$region"));
+    site.write("shop", &route("shop", "shop", "com.example.Owned", "=> region=$region"));
+    let plane = site.plane().await;
+    let web = site.identity("shop", "web").await;
+    // What it says of itself opens nothing, and a named service no more than all of them.
+    let node = Node { application: "orders".into(), ..Node::default() };
+    for services in [&[][..], &["com.example.Other", "com.example.Owned", SERVICE][..]] {
+        let first = subscribe_to(ROUTES, services);
+        let first = ObserveRequest { node: Some(node.clone()), ..first };
+        let mut stream = Stream::open(&plane, &web, first).await.expect("let in");
+        assert_eq!(stream.whole(ROUTES).await.keys(), ["all/root", "owned/orders", "shop/shop"]);
+    }
+    let orders = site.identity("orders", "web").await;
+    let mut theirs = Stream::open(&plane, &orders, subscribe(ROUTES)).await.expect("let in");
+    let seen = theirs.until(ROUTES, |_| true).await;
+    assert_eq!(seen.keys(), ["all/root", "own/orders", "owned/orders"]);
+
+    // Changes there are not even told of: the next thing that the shop hears is its own.
+    let mut stream = Stream::open(&plane, &web, subscribe(ROUTES)).await.expect("let in");
+    let first = stream.until(ROUTES, |_| true).await;
+    site.write("own", &route("orders", "own", "com.example.Other", "=> region=beijing"));
+    let own = seen.rules["own/orders"].0;
+    theirs.until(ROUTES, |whole| whole.rules["own/orders"].0 != own).await;
+    site.write("shop", &route("shop", "shop", "com.example.Owned", "=> region=beijing"));
+    let next = stream.whole(ROUTES).await;
+    assert_ne!(next.rules["shop/shop"].0, first.rules["shop/shop"].0);
+    assert_eq!(next.keys(), first.keys());
+    plane.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_that_shuts_down_ends_its_streams_with_a_reason() {
+    let mut site = Site::new().await;
+    site.drain = Duration::from_secs(60);
+    site.write("a", &route("shop", "a", SERVICE, "=> region=$region"));
+    let plane = site.plane().await;
+    let web = site.identity("shop", "web").await;
+    let mut answered = Stream::open(&plane, &web, subscribe(ROUTES)).await.expect("let in");
+    answered.until(ROUTES, |_| true).await;
+    let mut unanswered = Stream::open(&plane, &web, subscribe(ROUTES)).await.expect("let in");
+    unanswered.whole(ROUTES).await;
+    let (address, socket) = (plane.address, site.path().join("admin.sock"));
+    plane.stop.cancel();
+    for stream in [&mut answered, &mut unanswered] {
+        let status = stream.end().await;
+        assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+        assert!(status.message().contains(Code::Draining.as_str()), "{status}");
+    }
+    drop((answered, unanswered));
+    // The time for draining is not waited for when there is nothing to drain.
+    let took = plane.end().await;
+    assert!(took < site.drain / 2, "{took:?}");
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "it listens no more");
+    assert!(!socket.exists());
 }

@@ -28,7 +28,7 @@ use crate::note::KINDS;
 
 /// How long anything may take before a test gives up.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
-const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 /// Within a time that only a fault passes.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
