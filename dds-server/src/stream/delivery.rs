@@ -235,7 +235,14 @@ impl Delivery {
             && token.lineage == *view.lineage
         {
             floor = floor.max(token.revision);
-            delta = !self.whole
+            // What was sent since the client took the token may reach it before this does.
+            let stands = self.told.as_ref().is_none_or(|told| {
+                told.lineage == view.lineage
+                    && told.scope_hash == view.scope_hash
+                    && told.set_digest == view.set_digest
+            });
+            delta = stands
+                && !self.whole
                 && token.scope_hash.as_ref() == view.scope_hash.as_bytes()
                 && token.set_digest.as_ref() == view.set_digest.as_bytes()
                 && token

@@ -511,6 +511,29 @@ fn other_services_are_another_view_and_the_revision_stays() {
 }
 
 #[test]
+fn a_token_is_no_base_once_something_else_was_sent() {
+    let declare = |services: &[&str]| {
+        let services = services.iter().map(|s| (*s).into()).collect();
+        Some(Subscription { services })
+    };
+    let mut bench = Bench::new();
+    bench.ask(ObserveRequest { subscription: declare(&["com.A"]), ..ask(ROUTE) });
+    bench.view(scoped("a", ROUTE, 1, &[("a", "1")]));
+    let token = bench.take().resume_token;
+    bench.ask(ObserveRequest { subscription: declare(&["com.B"]), ..ask(ROUTE) });
+    bench.view(scoped("b", ROUTE, 1, &[("b", "1")]));
+    bench.frame();
+    // Said before the client got that.
+    let subscription = declare(&["com.A"]);
+    bench.ask(ObserveRequest { resume_token: token.clone(), subscription, ..ask(ROUTE) });
+    bench.view(scoped("a", ROUTE, 1, &[("a", "1")]));
+    let frame = bench.take();
+    assert_eq!((frame.delta, frame.data.len()), (false, 1));
+    bench.ask(ObserveRequest { resume_token: frame.resume_token, ..ask(ROUTE) });
+    assert!(bench.take().delta, "now it stands there");
+}
+
+#[test]
 fn what_is_outside_the_limits_ends_the_stream() {
     let long = "x".repeat(5000);
     let huge = Bytes::from(vec![0; 20 << 10]);
