@@ -61,9 +61,9 @@ pub fn valid_segment(name: &str) -> bool {
 pub fn valid_trust_domain(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 255
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'))
+        && name.bytes().all(|b| {
+            b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-')
+        })
 }
 
 impl SpiffeId {

@@ -30,9 +30,9 @@ enum Command {
     /// Run everything on this machine: authority, plane and a small fleet of clients
     Demo(demo::Demo),
     /// The certificate authority: run it, make it, hand out join tokens
-    Ca(ca::Ca),
+    Ca(Box<ca::Ca>),
     /// The plane that delivers rules
-    Dds(dds::Dds),
+    Dds(Box<dds::Dds>),
     /// An application that holds rules and shows what it holds
     Client(client::Client),
     /// Rules of a running plane, and who obeys them

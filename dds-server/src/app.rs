@@ -116,7 +116,10 @@ pub async fn run(
     );
     supervisor.spawn("index", index.clone().run(store, shutdown.clone()));
     supervisor.spawn("views", forever(views.clone().run(shutdown.clone())));
-    supervisor.spawn("store readiness", forever(follow(index.clone(), readiness.clone(), shutdown.clone())));
+    supervisor.spawn(
+        "store readiness",
+        forever(follow(index.clone(), readiness.clone(), shutdown.clone())),
+    );
 
     // streams, and rollout beside them
     let rollout = Rollout::new();

@@ -16,8 +16,9 @@ fn the_demo_script_passes_its_own_checks() -> Result<()> {
         .iter()
         .filter_map(|step| step["step"].as_str())
         .collect();
-    let story =
-        ["start", "appear", "change", "break", "mend", "kill", "restart", "resume", "delete", "stop"];
+    let story = [
+        "start", "appear", "change", "break", "mend", "kill", "restart", "resume", "delete", "stop",
+    ];
     ensure!(steps == story, "{steps:?}");
     Ok(())
 }

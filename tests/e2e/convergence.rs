@@ -31,10 +31,10 @@ fn condition(version: usize) -> String {
 
 /// Key and digest under which the plane delivers a document: what its own views say.
 fn delivered(views: &Views, text: &str) -> Result<(String, Digest)> {
-    let parsed = manifest::parse(KINDS, text.as_bytes(), manifest::Format::of("a.yaml").context("format")?);
+    let parsed =
+        manifest::parse(KINDS, text.as_bytes(), manifest::Format::of("a.yaml").context("format")?);
     let document = parsed.documents.into_iter().next().context("a document")?;
-    let resource =
-        document.outcome.map_err(|problems| anyhow::anyhow!("refused: {problems:?}"))?;
+    let resource = document.outcome.map_err(|problems| anyhow::anyhow!("refused: {problems:?}"))?;
     let id = resource.id.clone();
     let digest = store::digest(&resource);
     let origin = Origin { file: "a.yaml".into(), line: 1 };
@@ -135,7 +135,12 @@ async fn a_plane_killed_in_a_burst_converges_to_the_folder() -> Result<()> {
                 .flat_map(|kind| &kind.rules)
                 .map(|(key, digest)| (key.clone(), digest.0))
                 .collect();
-            ensure!(held == wanted, "{} of {} rules are as in the folder", held.len(), wanted.len());
+            ensure!(
+                held == wanted,
+                "{} of {} rules are as in the folder",
+                held.len(),
+                wanted.len()
+            );
             Ok(())
         })
         .await
@@ -155,7 +160,8 @@ async fn a_plane_killed_in_a_burst_converges_to_the_folder() -> Result<()> {
         client.shutdown().await;
     }
     for follower in followers {
-        let states = tokio::time::timeout(crate::site::LIMIT, follower).await??.context("follower")?;
+        let states =
+            tokio::time::timeout(crate::site::LIMIT, follower).await??.context("follower")?;
         ensure!(states > 1, "the client was seen in {states} states");
     }
     Ok(())

@@ -150,7 +150,8 @@ impl Site {
     pub(crate) async fn stop_plane(&mut self) -> Result<()> {
         let mut plane = self.plane.take().context("no plane runs")?;
         terminate(&plane)?;
-        let exit = tokio::time::timeout(LIMIT, plane.wait()).await.context("it does not stop")??;
+        let exit =
+            tokio::time::timeout(LIMIT, plane.wait()).await.context("it does not stop")??;
         ensure!(exit.success(), "the plane ended with {exit}\n{}", self.logs());
         Ok(())
     }

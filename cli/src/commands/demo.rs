@@ -23,9 +23,10 @@ use self::{
 use super::status::show_problem;
 
 /// The example rules, so that the demo needs no checkout.
-const EXAMPLES: [(&str, &str); 2] = [
+const EXAMPLES: [(&str, &str); 3] = [
     ("orders-region.yaml", include_str!("../../../examples/rules/orders-region.yaml")),
     ("orders-canary.yaml", include_str!("../../../examples/rules/orders-canary.yaml")),
+    ("orders-gray.yaml", include_str!("../../../examples/rules/orders-gray.yaml")),
 ];
 
 /// How often the plane is asked for documents that it refuses.
