@@ -216,6 +216,10 @@ fn integer(value: &[u8]) -> Option<i128> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
+    // The usual case: an i64, which is much cheaper than an i128.
+    if digits.len() <= 18 {
+        return std::str::from_utf8(value).ok()?.parse::<i64>().ok().map(i128::from);
+    }
     let end = if digits.len() == value.len() { i128::MAX } else { i128::MIN };
     // Only the size can be wrong by now.
     Some(std::str::from_utf8(value).ok()?.parse().unwrap_or(end))

@@ -44,8 +44,6 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
         let status = Command::new(env!("CARGO"))
             .current_dir(root)
             .args(["build", "--quiet", "--locked", "--lib", "--profile", "policy"])
-            // A decision is a call's latency; the size is paid once.
-            .args(["--config", "profile.policy.opt-level=3"])
             .args(["--target", TARGET, "--package", policy.package, "--target-dir"])
             .arg(&target)
             // What the outer cargo set for itself is not for this build.

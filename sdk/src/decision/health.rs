@@ -37,8 +37,14 @@ impl Health {
     }
 
     /// The last fault, while it is aside.
+    #[inline]
     pub(crate) fn aside(&self) -> Option<Fault> {
-        if !self.is_ill() || now() >= self.until.load(Ordering::Relaxed) {
+        if self.is_ill() { self.aside_now() } else { None }
+    }
+
+    #[cold]
+    fn aside_now(&self) -> Option<Fault> {
+        if now() >= self.until.load(Ordering::Relaxed) {
             return None;
         }
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()

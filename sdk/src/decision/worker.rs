@@ -7,7 +7,7 @@ use std::{
 };
 
 use rulecast_policy::{
-    Guest, abi, bits,
+    Guest, abi,
     outcome::{self, Did, Outcome, tag},
     request::{self, Frame, RuleRef},
 };
@@ -55,6 +55,8 @@ impl Source {
 
 /// What a rule needs, once committed.
 struct Committed {
+    /// This thread's own copy: counting references to a shared one, threads hinder each other.
+    key: Arc<str>,
     attributes: Vec<(u16, Arc<Attribute>)>,
     draw: bool,
 }
@@ -64,6 +66,8 @@ struct Plan {
     rules: Vec<RuleRef>,
     /// Index of each in the rule set.
     indices: Vec<u32>,
+    /// The key of each.
+    keys: Vec<Arc<str>>,
     attributes: Vec<(u16, Arc<Attribute>)>,
     draw: bool,
 }
@@ -86,6 +90,24 @@ pub(crate) struct Worker {
     rule_set: u64,
     groups: Vec<Option<Plan>>,
     plans: HashMap<Vec<u32>, Plan>,
+}
+
+/// Lists the endpoints of a set. Makes room for all first: to grow with each costs more than
+/// the rest.
+fn list(words: impl Iterator<Item = u64> + Clone, endpoints: &mut Vec<u32>) {
+    let count = words.clone().map(|word| word.count_ones() as usize).sum();
+    endpoints.clear();
+    endpoints.resize(count, 0);
+    let mut places = endpoints.iter_mut();
+    for (i, mut word) in words.enumerate() {
+        let base = i as u32 * u64::BITS;
+        while word != 0
+            && let Some(place) = places.next()
+        {
+            *place = base + word.trailing_zeros();
+            word &= word - 1;
+        }
+    }
 }
 
 /// One try: which rules of the set, by index, and their places in the list.
@@ -213,8 +235,13 @@ impl Worker {
 impl Live {
     /// Commits what is needed and says how the list is evaluated.
     fn plan(&mut self, wanted: &Try<'_>) -> Result<Plan, Fault> {
-        let mut plan =
-            Plan { rules: Vec::new(), indices: Vec::new(), attributes: Vec::new(), draw: false };
+        let mut plan = Plan {
+            rules: Vec::new(),
+            indices: Vec::new(),
+            keys: Vec::new(),
+            attributes: Vec::new(),
+            draw: false,
+        };
         if wanted.list.len() > abi::MAX_RULES {
             let message = format!("{} rules speak of one call", wanted.list.len());
             return Err(Fault::new(FaultKind::Oversize, message));
@@ -236,7 +263,8 @@ impl Live {
                     .filter(|(slot, _)| *slot != abi::DRAW_SLOT)
                     .map(|(slot, name)| (*slot, Arc::new(Attribute::parse(name))))
                     .collect();
-                self.committed.insert(entry.id, Committed { attributes, draw });
+                let key = Arc::from(&*entry.key);
+                self.committed.insert(entry.id, Committed { key, attributes, draw });
             }
             let Some(committed) = self.committed.get(&entry.id) else { continue };
             plan.draw |= committed.draw;
@@ -246,6 +274,7 @@ impl Live {
                 }
             }
             plan.indices.push(index);
+            plan.keys.push(committed.key.clone());
             plan.rules.push(RuleRef {
                 id: entry.id,
                 position: position as u16,
@@ -335,18 +364,13 @@ impl Live {
                     if effect.bytes.len() != endpoints.all().len() * 8 {
                         return Err(bad("its endpoints are not as many as were asked"));
                     }
-                    decision.endpoints.reserve(endpoints.len());
                     let words = effect.bytes.chunks_exact(8).map(|w| {
                         u64::from_le_bytes([w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]])
                     });
-                    for (i, (word, all)) in words.zip(endpoints.all()).enumerate() {
-                        if word & !all != 0 {
-                            return Err(bad("it answers an endpoint that was no candidate"));
-                        }
-                        let base = (i * 64) as u32;
-                        let bits = bits::indices(std::slice::from_ref(&word));
-                        decision.endpoints.extend(bits.map(|bit| base + bit as u32));
+                    if words.clone().zip(endpoints.all()).any(|(word, all)| word & !all != 0) {
+                        return Err(bad("it answers an endpoint that was no candidate"));
                     }
+                    list(words, &mut decision.endpoints);
                 }
                 tag::TEXT if wanted.explain && lines.len() < MAX_LINES => {
                     let text = String::from_utf8_lossy(effect.bytes).replace(char::is_control, " ");
@@ -363,7 +387,7 @@ impl Live {
         }
         decision.rules.clear();
         decision.rules.reserve(plan.rules.len());
-        for (rule, &index) in answer.rules().zip(&plan.indices) {
+        for ((rule, &index), key) in answer.rules().zip(&plan.indices).zip(&plan.keys) {
             let Some(entry) = wanted.rule_set.entry(index) else { continue };
             if rule.remaining as usize > endpoints.len() {
                 return Err(bad("more endpoints remain than there were"));
@@ -377,10 +401,25 @@ impl Live {
                 (Did::Skipped, true) => Effect::WouldSkip,
                 (Did::Applied, true) => Effect::WouldApply,
             };
-            let key = entry.key.clone();
-            decision.rules.push(RuleEffect { key, effect, remaining: rule.remaining });
+            let (key, remaining) = (key.clone(), rule.remaining);
+            decision.rules.push(RuleEffect { key, effect, remaining });
         }
         decision.draw = plan.draw.then_some(draw);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rulecast_policy::bits;
+
+    #[test]
+    fn lists_the_endpoints_of_a_set() {
+        for words in [&[][..], &[0], &[u64::MAX, 1], &[0, 1 << 63, 0b101]] {
+            let mut listed = vec![7];
+            super::list(words.iter().copied(), &mut listed);
+            let wanted: Vec<u32> = bits::indices(words).map(|i| i as u32).collect();
+            assert_eq!(listed, wanted);
+        }
     }
 }

@@ -247,16 +247,19 @@ impl Instance {
     }
 
     /// A memory never shrinks, so the buffer found inside stays inside.
+    #[inline]
     pub(super) fn scratch(&mut self) -> &mut [u8] {
         let (start, end) = self.scratch;
         self.memory.data_mut(&mut self.store).get_mut(start..end).unwrap_or_default()
     }
 
+    #[inline]
     pub(super) fn scratch_ref(&self) -> &[u8] {
         let (start, end) = self.scratch;
         self.memory.data(&self.store).get(start..end).unwrap_or_default()
     }
 
+    #[inline]
     pub(super) fn memory_size(&self) -> usize {
         self.memory.data_size(&self.store)
     }
@@ -303,6 +306,7 @@ impl Instance {
         self.endpoints.call(&mut self.store, arguments).map_err(|e| self.fault(&e))
     }
 
+    #[inline]
     pub(super) fn run(&mut self, len: u32, explain: bool) -> Result<i64, Fault> {
         enter(&mut self.store, CALL);
         let call = if explain { &self.explain } else { &self.evaluate };
@@ -313,6 +317,7 @@ impl Instance {
     }
 }
 
+#[inline]
 fn enter(store: &mut Store<State>, budget: Duration) {
     let state = store.data_mut();
     state.base = None;

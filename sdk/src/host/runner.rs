@@ -31,6 +31,7 @@ impl Runner {
         }
     }
 
+    #[inline]
     pub(crate) fn scratch(&mut self) -> &mut [u8] {
         match self {
             Self::Sandboxed { instance, .. } => instance.scratch(),
@@ -38,6 +39,7 @@ impl Runner {
         }
     }
 
+    #[inline]
     pub(crate) fn memory_size(&self) -> usize {
         match self {
             Self::Sandboxed { instance, .. } => instance.memory_size(),
@@ -45,6 +47,7 @@ impl Runner {
         }
     }
 
+    #[inline]
     fn answer(&mut self, packed: i64) -> Result<(Status, &[u8]), Fault> {
         let scratch = match self {
             Self::Sandboxed { instance, .. } => instance.scratch_ref(),
@@ -123,6 +126,7 @@ impl Runner {
     }
 
     /// Evaluates the request that stands in the scratch buffer.
+    #[inline]
     pub(crate) fn run(&mut self, len: usize, explain: bool) -> Result<&[u8], Fault> {
         let len = len as u32;
         let packed = match self {

@@ -54,7 +54,7 @@ pub(crate) struct Destination {
 /// A term whose values name parameters of the caller.
 #[derive(Debug)]
 pub(crate) struct Dynamic {
-    pub(crate) name: String,
+    name: String,
     /// The values that need no parameter.
     rest: Term,
     /// Slots of the parameters.
@@ -75,6 +75,8 @@ pub(crate) struct Selected {
 
 #[derive(Debug)]
 pub(crate) struct SelectedDynamic {
+    /// The parameter's column in the set's table.
+    pub(crate) column: Option<usize>,
     /// The endpoints with that parameter that no fixed mismatch hits.
     pub(crate) open: Vec<u64>,
     /// Those that a fixed match hits.
@@ -184,7 +186,8 @@ impl Dynamic {
     }
 
     fn select(&self, table: &Table, words: usize) -> SelectedDynamic {
-        let mut selected = SelectedDynamic { open: vec![0; words], hit: vec![0; words] };
+        let column = table.column(&self.name);
+        let mut selected = SelectedDynamic { column, open: vec![0; words], hit: vec![0; words] };
         let any = |values: &[Value], value: &[u8]| {
             values.iter().any(|v| v.matches(Role::Then, value, &nothing))
         };

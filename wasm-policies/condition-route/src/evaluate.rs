@@ -67,7 +67,12 @@ pub(crate) fn rule(
     trace: &mut impl Trace,
 ) -> RuleOutcome {
     let Buffers { current, list, chosen, term, weights } = buffers;
-    list.clone_from(current);
+    let shadow = reference.flags & SHADOW != 0;
+    if shadow {
+        list.clone_from(current);
+    } else {
+        std::mem::swap(list, current);
+    }
     let mut did = Did::Skipped;
     let mut selected = selected;
     for (index, block) in rule.blocks.iter().enumerate() {
@@ -85,11 +90,13 @@ pub(crate) fn rule(
             trace.say(|| "  keeps nothing: the traffic is disabled".to_owned());
             continue;
         }
-        let number = draw::at(request.draw, u32::from(reference.position), index as u32);
         let step = Step { block, selected: mine, table, request, list };
         let some = match block.weighted {
             false => step.keep(0, chosen, term),
-            true => step.choose(number, weights, chosen, term, trace),
+            true => {
+                let number = draw::at(request.draw, u32::from(reference.position), index as u32);
+                step.choose(number, weights, chosen, term, trace)
+            }
         };
         if !some && !rule.force {
             trace.say(|| "  selects no endpoint and does not force: it is skipped".to_owned());
@@ -107,7 +114,7 @@ pub(crate) fn rule(
         });
     }
     let remaining = bits::count(list) as u32;
-    if reference.flags & SHADOW == 0 {
+    if !shadow {
         std::mem::swap(current, list);
     }
     RuleOutcome { did, remaining }
@@ -138,7 +145,7 @@ impl Step<'_> {
             let or = |slots: &[u16], term: &mut [u64]| {
                 for &slot in slots {
                     if let Some(value) = self.request.attribute(slot) {
-                        self.table.select_equal(&dynamic.name, term, value);
+                        self.table.select_equal(known.column, term, value);
                     }
                 }
             };

@@ -6,8 +6,7 @@
 
 mod compile;
 mod evaluate;
-
-use std::collections::BTreeMap;
+mod ids;
 
 use rulecast_policy::{
     Attributes, CommitError, Policy,
@@ -19,13 +18,14 @@ use rulecast_policy::{
 use crate::{
     compile::{Rule, Selected},
     evaluate::{Buffers, Quiet, Spoken},
+    ids::Ids,
 };
 
 /// The policy.
 #[derive(Debug, Default)]
 pub struct ConditionRoute {
-    rules: BTreeMap<u32, Rule>,
-    sets: BTreeMap<u32, Set>,
+    rules: Ids<Rule>,
+    sets: Ids<Set>,
     buffers: Buffers,
 }
 
@@ -33,7 +33,7 @@ pub struct ConditionRoute {
 #[derive(Debug)]
 struct Set {
     table: Table,
-    selected: BTreeMap<u32, Vec<Selected>>,
+    selected: Ids<Vec<Selected>>,
 }
 
 impl Policy for ConditionRoute {

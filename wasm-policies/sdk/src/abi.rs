@@ -50,6 +50,7 @@ pub enum Status {
 
 impl Status {
     /// By its number.
+    #[inline]
     pub fn from_u8(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Ok,
@@ -77,11 +78,13 @@ pub struct Packed {
 
 impl Packed {
     /// Without an answer.
+    #[inline]
     pub const fn empty(status: Status) -> Self {
         Self { status, offset: 0, len: 0 }
     }
 
     /// As the guest returns it.
+    #[inline]
     pub fn pack(self) -> i64 {
         let status = u64::from(self.status as u8) << 56;
         let offset = u64::from(self.offset & 0xff_ffff) << 32;
@@ -89,6 +92,7 @@ impl Packed {
     }
 
     /// What the guest returned; `None` for an unknown status.
+    #[inline]
     pub fn unpack(value: i64) -> Option<Self> {
         let value = value as u64;
         Some(Self {
@@ -99,6 +103,7 @@ impl Packed {
     }
 
     /// The bytes it speaks of; `None` outside of the scratch buffer.
+    #[inline]
     pub fn slice(self, scratch: &[u8]) -> Option<&[u8]> {
         let start = usize::try_from(self.offset).ok()?;
         let len = usize::try_from(self.len).ok()?;

@@ -1,6 +1,7 @@
 //! Sets of endpoints as bits: endpoint `i` is bit `i % 64` of word `i / 64`.
 
 /// Words for `len` endpoints.
+#[inline]
 pub const fn words(len: usize) -> usize {
     len.div_ceil(64)
 }
@@ -23,6 +24,7 @@ pub fn insert(set: &mut [u64], index: usize) {
 }
 
 /// How many are in it.
+#[inline]
 pub fn count(set: &[u64]) -> usize {
     set.iter().map(|w| w.count_ones() as usize).sum()
 }
@@ -42,6 +44,7 @@ pub fn intersect(set: &mut [u64], other: &[u64]) {
 }
 
 /// Their indices, ascending.
+#[inline]
 pub fn indices(set: &[u64]) -> impl Iterator<Item = usize> + '_ {
     set.iter().enumerate().flat_map(|(i, &word)| {
         let mut rest = word;

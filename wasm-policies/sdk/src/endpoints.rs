@@ -52,6 +52,8 @@ pub struct Table {
     len: usize,
     bytes: Vec<u8>,
     columns: Vec<Column>,
+    /// The bit sets of [`Holders::Bits`], one after the other.
+    sets: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -60,11 +62,21 @@ struct Column {
     values: Vec<Span>,
 }
 
-/// Where a value and its holders lie in the table's bytes.
+/// Where a value lies in the table's bytes, and its holders.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     value: (u32, u32),
-    holders: (u32, u32),
+    holders: Holders,
+}
+
+/// The endpoints that have a value.
+#[derive(Debug, Clone, Copy)]
+enum Holders {
+    /// Few: a list in the table's bytes.
+    List(u32, u32),
+    /// Many: from this word of the table's bit sets on. A set takes at most twice the bytes of
+    /// the list and is added word by word.
+    Bits(u32),
 }
 
 impl Table {
@@ -80,6 +92,8 @@ impl Table {
         }
         let count = reader.size()?;
         let mut columns: Vec<Column> = Vec::new();
+        let mut sets: Vec<u64> = Vec::new();
+        let words = bits::words(len);
         let mut at = 12usize;
         for _ in 0..count {
             let name_len = reader.size()?;
@@ -100,17 +114,24 @@ impl Table {
                 let value = (at + 4, at + 4 + value_len);
                 let list = (value.1 + 4, value.1 + 4 + holders.len());
                 at = list.1;
-                values.push(Span {
-                    value: (value.0 as u32, value.1 as u32),
-                    holders: (list.0 as u32, list.1 as u32),
-                });
+                let value = (value.0 as u32, value.1 as u32);
+                let holders = if holder_count < words {
+                    Holders::List(list.0 as u32, list.1 as u32)
+                } else {
+                    let start = sets.len();
+                    sets.resize(start + words, 0);
+                    let set = sets.get_mut(start..).unwrap_or_default();
+                    holders_of(holders).for_each(|h| bits::insert(set, h));
+                    Holders::Bits(start as u32)
+                };
+                values.push(Span { value, holders });
             }
             columns.push(Column { name, values });
         }
         if !reader.is_empty() {
             return None;
         }
-        Some(Self { len, bytes, columns })
+        Some(Self { len, bytes, columns, sets })
     }
 
     /// How many endpoints it has.
@@ -123,32 +144,51 @@ impl Table {
         self.len == 0
     }
 
+    #[inline]
     fn slice(&self, (start, end): (u32, u32)) -> &[u8] {
         self.bytes.get(start as usize..end as usize).unwrap_or_default()
     }
 
-    fn column(&self, name: &str) -> Option<&Column> {
-        let at = self.columns.binary_search_by(|c| c.name.as_str().cmp(name)).ok()?;
-        self.columns.get(at)
+    /// The number of a parameter's column, which [`Self::select_equal`] asks for; `None` when
+    /// no endpoint has the parameter.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.binary_search_by(|c| c.name.as_str().cmp(name)).ok()
+    }
+
+    fn values(&self, column: Option<usize>) -> &[Span] {
+        column.and_then(|at| self.columns.get(at)).map(|c| c.values.as_slice()).unwrap_or_default()
+    }
+
+    fn add(&self, holders: Holders, set: &mut [u64]) {
+        match holders {
+            Holders::List(start, end) => {
+                holders_of(self.slice((start, end))).for_each(|h| bits::insert(set, h));
+            }
+            Holders::Bits(start) => {
+                let words = self.sets.get(start as usize..).unwrap_or_default();
+                let words = words.iter().take(bits::words(self.len));
+                set.iter_mut().zip(words).for_each(|(word, more)| *word |= more);
+            }
+        }
     }
 
     /// Adds to `set` the endpoints whose parameter `name` has a value that `hit` accepts.
     /// Looks at each distinct value once.
     pub fn select(&self, name: &str, set: &mut [u64], mut hit: impl FnMut(&[u8]) -> bool) {
-        for span in self.column(name).map(|c| c.values.as_slice()).unwrap_or_default() {
+        for span in self.values(self.column(name)) {
             if hit(self.slice(span.value)) {
-                holders_of(self.slice(span.holders)).for_each(|h| bits::insert(set, h));
+                self.add(span.holders, set);
             }
         }
     }
 
-    /// Adds to `set` the endpoints whose parameter `name` is `value`. Does not grow with the
-    /// number of distinct values (but by its logarithm).
-    pub fn select_equal(&self, name: &str, set: &mut [u64], value: &[u8]) {
-        let Some(column) = self.column(name) else { return };
-        let found = column.values.binary_search_by(|span| self.slice(span.value).cmp(value));
-        if let Some(span) = found.ok().and_then(|i| column.values.get(i)) {
-            holders_of(self.slice(span.holders)).for_each(|h| bits::insert(set, h));
+    /// Adds to `set` the endpoints whose parameter of this [`Self::column`] is `value`. Does not
+    /// grow with the number of distinct values (but by its logarithm).
+    pub fn select_equal(&self, column: Option<usize>, set: &mut [u64], value: &[u8]) {
+        let values = self.values(column);
+        let found = values.binary_search_by(|span| self.slice(span.value).cmp(value));
+        if let Some(span) = found.ok().and_then(|i| values.get(i)) {
+            self.add(span.holders, set);
         }
     }
 }
@@ -181,11 +221,28 @@ mod tests {
         table.select("region", &mut set, |v| v.starts_with(b"h"));
         assert_eq!(set, [0b101]);
         let mut set = [0];
-        table.select_equal("region", &mut set, b"bj");
-        table.select_equal("region", &mut set, b"none");
-        table.select_equal("none", &mut set, b"bj");
+        table.select_equal(table.column("region"), &mut set, b"bj");
+        table.select_equal(table.column("region"), &mut set, b"none");
+        table.select_equal(table.column("none"), &mut set, b"bj");
         assert_eq!(set, [0b010]);
         assert_eq!(table.len(), 3);
+    }
+
+    #[test]
+    fn few_and_many_holders_are_selected_alike() {
+        let kinds: [&[u8]; 3] = [b"most", b"some", b"one"];
+        let kind = |i: usize| kinds[usize::from(i % 50 == 7) + usize::from(i == 57)];
+        let endpoints: Vec<Pairs> = (0..200).map(|i| vec![("kind", kind(i))]).collect();
+        let table = table(&endpoints);
+        for name in kinds {
+            let mut set = [0; 4];
+            table.select_equal(table.column("kind"), &mut set, name);
+            let wanted: Vec<usize> = (0..200).filter(|&i| kind(i) == name).collect();
+            assert_eq!(bits::indices(&set).collect::<Vec<_>>(), wanted);
+            let mut again = [0; 4];
+            table.select("kind", &mut again, |v| v == name);
+            assert_eq!(again, set);
+        }
     }
 
     proptest! {
@@ -198,7 +255,7 @@ mod tests {
             good[at] = to;
             if let Some(table) = Table::read(good) {
                 table.select("a", &mut [0], |_| true);
-                table.select_equal("a", &mut [0], b"x");
+                table.select_equal(table.column("a"), &mut [0], b"x");
             }
         }
     }

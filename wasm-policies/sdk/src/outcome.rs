@@ -66,6 +66,7 @@ pub struct OutcomeWriter<'a> {
 
 impl<'a> OutcomeWriter<'a> {
     /// For as many rules as were asked; all begin as skipped.
+    #[inline]
     pub fn new(buffer: &'a mut [u8], rules: usize) -> Self {
         let mut writer = Writer::new(buffer);
         writer.u16(abi::VERSION as u16);
@@ -99,6 +100,7 @@ impl<'a> OutcomeWriter<'a> {
         }
     }
 
+    #[inline]
     fn head(&mut self, tag: u16, rule: u16, len: usize) {
         let head = u64::from(tag) | u64::from(rule) << 16 | (len as u64) << 32;
         self.writer.u64(head);
@@ -106,6 +108,7 @@ impl<'a> OutcomeWriter<'a> {
     }
 
     /// Bytes of the answer; `None` when it did not fit.
+    #[inline]
     pub fn finish(mut self) -> Option<usize> {
         self.writer.patch(4, &self.effects.to_le_bytes());
         self.writer.finish()
@@ -121,6 +124,7 @@ pub struct Outcome<'a> {
 
 impl<'a> Outcome<'a> {
     /// Reads the answer to a request of `rules` rules; `None` when it is malformed.
+    #[inline]
     pub fn read(bytes: &'a [u8], rules: usize) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         if reader.u16()? != abi::VERSION as u16 || usize::from(reader.u16()?) != rules {
@@ -145,6 +149,7 @@ impl<'a> Outcome<'a> {
     }
 
     /// What each rule did, in the order asked.
+    #[inline]
     pub fn rules(&self) -> impl ExactSizeIterator<Item = RuleOutcome> + 'a {
         self.rules.chunks_exact(RULE).map(|e| RuleOutcome {
             did: if e[0] == Did::Applied as u8 { Did::Applied } else { Did::Skipped },
@@ -153,6 +158,7 @@ impl<'a> Outcome<'a> {
     }
 
     /// The effects, in order.
+    #[inline]
     pub fn effects(&self) -> impl Iterator<Item = Effect<'a>> + 'a {
         let mut reader = Reader::new(self.effects);
         std::iter::from_fn(move || {

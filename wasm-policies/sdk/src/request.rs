@@ -89,6 +89,7 @@ impl<'a> Request<'a> {
     }
 
     /// How many endpoints the set has.
+    #[inline]
     pub fn endpoints(&self) -> usize {
         self.endpoints
     }
@@ -148,6 +149,7 @@ pub struct Frame<'a> {
 
 /// Encodes a request into `buffer` and gives its length; `None` when it does not fit.
 /// Each attribute is its slot and value, `None` where absent.
+#[inline]
 pub fn write<'v>(
     buffer: &mut [u8],
     frame: Frame<'_>,

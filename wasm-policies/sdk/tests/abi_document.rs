@@ -13,10 +13,8 @@ use rulecast_policy::{
 fn vectors() -> BTreeMap<&'static str, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut buffer = [0u8; 512];
-    let rules = [
-        RuleRef { id: 7, position: 0, flags: 0 },
-        RuleRef { id: 9, position: 1, flags: SHADOW },
-    ];
+    let rules =
+        [RuleRef { id: 7, position: 0, flags: 0 }, RuleRef { id: 9, position: 1, flags: SHADOW }];
     let values = [(0, Some(b"getOrder".as_slice())), (3, None)];
     let frame = Frame { set: 5, draw: 0x0123_4567_89ab_cdef, endpoints: 3, candidates: &[0b111] };
     let len = request::write(&mut buffer, frame, rules.into_iter(), values.into_iter());

@@ -1,0 +1,29 @@
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+};
+
+/// By the host's ids. Looked up several times per evaluation.
+pub(crate) type Ids<V> = HashMap<u32, V, BuildHasherDefault<IdHasher>>;
+
+/// One multiplication: the ids are the host's own numbers, which nobody chooses to collide.
+#[derive(Debug, Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(u32::from(byte)));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, id: u32) {
+        let mixed = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // The table looks at the lowest and at the highest bits.
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
