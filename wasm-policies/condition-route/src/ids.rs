@@ -27,3 +27,20 @@ impl Hasher for IdHasher {
         self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, hash::BuildHasher as _};
+
+    use super::*;
+
+    #[test]
+    fn neighbouring_ids_spread() {
+        let hash = |id: u32| BuildHasherDefault::<IdHasher>::default().hash_one(id);
+        for first in [0, 1 << 16, u32::MAX - 1023] {
+            let low: HashSet<u64> = (0..1024).map(|i| hash(first + i) % 1024).collect();
+            let high: HashSet<u64> = (0..1024).map(|i| hash(first + i) >> 57).collect();
+            assert!(low.len() > 512 && high.len() > 64, "{} {}", low.len(), high.len());
+        }
+    }
+}
