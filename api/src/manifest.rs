@@ -40,14 +40,18 @@ pub enum Format {
 }
 
 impl Format {
-    /// By a file's name; `None` for a file that is no manifest.
+    /// By a file's name, in capitals or not; `None` for a file that is no manifest.
     pub fn of(file_name: &str) -> Option<Self> {
         let (stem, extension) = file_name.rsplit_once('.')?;
-        match extension {
-            _ if stem.is_empty() => None,
-            "yaml" | "yml" => Some(Self::Yaml),
-            "json" => Some(Self::Json),
-            _ => None,
+        let is = |other: &str| extension.eq_ignore_ascii_case(other);
+        if stem.is_empty() {
+            None
+        } else if is("yaml") || is("yml") {
+            Some(Self::Yaml)
+        } else if is("json") {
+            Some(Self::Json)
+        } else {
+            None
         }
     }
 }
@@ -174,8 +178,8 @@ fn decode(bytes: &[u8]) -> Result<String, Box<Problem>> {
         return Err(problem(
             Code::ManifestTooLarge,
             &[],
-            &format!("the file has {} bytes", bytes.len()),
-            &format!("split it into files of at most {MAX_FILE} bytes"),
+            &format!("the file has more than {MAX_FILE} bytes"),
+            "split it into several files",
         ));
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);

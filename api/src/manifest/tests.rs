@@ -383,3 +383,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_files_name_says_its_format() {
+    for (name, format) in [
+        ("a.yaml", Some(Format::Yaml)),
+        ("a.b.YML", Some(Format::Yaml)),
+        ("A.Json", Some(Format::Json)),
+        (".yaml", None),
+        ("yaml", None),
+        ("a.yaml~", None),
+        ("a.txt", None),
+    ] {
+        assert_eq!(Format::of(name), format, "{name}");
+    }
+}
