@@ -6,7 +6,9 @@ use anyhow::{Context, Result};
 use rulecast_api::{kind::Kind, proto::rules::v1::Rule};
 use rulecast_condition_route::ConditionRoute;
 use rulecast_policy::Native;
-use rulecast_sdk::{Endpoint, EndpointSet, Params, Policies, Request, decision::RuleSet, host::Module};
+use rulecast_sdk::{
+    Endpoint, EndpointSet, Params, Policies, Request, decision::RuleSet, host::Module,
+};
 use serde_json::{Value, json};
 
 /// A table and a line of JSON.
@@ -45,8 +47,16 @@ fn cases() -> Vec<Case> {
     vec![
         Case { name: "no rule", endpoints: 8, specs: vec![] },
         Case { name: "1 rule", endpoints: 8, specs: vec![region()] },
-        Case { name: "1 rule, 4 attributes", endpoints: 8, specs: vec![
-            v3_0(0, &["method=get* & arguments[0]=1~9 & attachments[user]=a* & host=10.* => region=hangzhou"])] },
+        Case {
+            name: "1 rule, 4 attributes",
+            endpoints: 8,
+            specs: vec![v3_0(
+                0,
+                &[
+                    "method=get* & arguments[0]=1~9 & attachments[user]=a* & host=10.* => region=hangzhou",
+                ],
+            )],
+        },
         Case { name: "1 rule, caller's value", endpoints: 8, specs: vec![own_region()] },
         Case { name: "1 rule, weighted", endpoints: 8, specs: vec![weighted()] },
         Case { name: "3 rules", endpoints: 8, specs: vec![region(), own_region(), weighted()] },
@@ -61,7 +71,10 @@ impl Decision {
             None => Policies::builtin()?,
         };
         let native = Policies::native(|| Box::new(Native::new(ConditionRoute::default())));
-        println!("{:<24} {:>9} {:>10} {:>12} {:>7}", "rules", "endpoints", "native ns", "sandboxed ns", "ratio");
+        println!(
+            "{:<24} {:>9} {:>10} {:>12} {:>7}",
+            "rules", "endpoints", "native ns", "sandboxed ns", "ratio"
+        );
         let mut lines = Vec::new();
         for case in cases() {
             let rules = case
@@ -73,8 +86,13 @@ impl Decision {
             let rules = RuleSet::new(None, &rules);
             let endpoints = endpoints(case.endpoints)?;
             let consumer: Params = [
-                ("application", "shop-frontend"), ("version", "v2"), ("region", "hangzhou"), ("host", "10.0.0.1"),
-            ].into_iter().collect();
+                ("application", "shop-frontend"),
+                ("version", "v2"),
+                ("region", "hangzhou"),
+                ("host", "10.0.0.1"),
+            ]
+            .into_iter()
+            .collect();
             let request = Request::new("com.example.OrderService", &consumer)
                 .method("getOrder")
                 .argument("7")
@@ -90,19 +108,29 @@ impl Decision {
                 for (way, times) in ways.iter().zip(&mut times) {
                     let began = Instant::now();
                     for _ in 0..self.decisions {
-                        std::hint::black_box(way.route(&rules, std::hint::black_box(&request), &endpoints));
+                        std::hint::black_box(way.route(
+                            &rules,
+                            std::hint::black_box(&request),
+                            &endpoints,
+                        ));
                     }
                     times.push(began.elapsed().as_nanos() as f64 / f64::from(self.decisions));
                 }
             }
             let [native, sandboxed] = times.map(median);
             let ratio = sandboxed / native;
-            println!("{:<24} {:>9} {native:>10.0} {sandboxed:>12.0} {ratio:>7.2}", case.name, case.endpoints);
+            println!(
+                "{:<24} {:>9} {native:>10.0} {sandboxed:>12.0} {ratio:>7.2}",
+                case.name, case.endpoints
+            );
             lines.push(json!({"rules": case.name, "endpoints": case.endpoints,
                 "native_ns": native, "sandboxed_ns": sandboxed, "ratio": ratio}));
         }
-        println!("{}", json!({"bench": "decision", "rounds": self.rounds,
-            "decisions_per_round": self.decisions, "cases": lines}));
+        println!(
+            "{}",
+            json!({"bench": "decision", "rounds": self.rounds,
+            "decisions_per_round": self.decisions, "cases": lines})
+        );
         Ok(())
     }
 }
