@@ -52,7 +52,16 @@ pub fn read_secret(path: &Path) -> Result<String, IdentityError> {
 
 fn read_file(file: File, path: &Path) -> Result<String, IdentityError> {
     let mut text = String::new();
-    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(failed(path))?;
+    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => IdentityError::new(
+            Code::IdentityState,
+            format!(
+                "{} is damaged: it is no text; restore it, or empty the folder and join anew",
+                path.display()
+            ),
+        ),
+        _ => failed(path)(error),
+    })?;
     if text.len() as u64 > MAX_FILE {
         return Err(failed(path)(io::Error::other("it is larger than 1 MiB")));
     }
@@ -82,4 +91,21 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<(), IdentityError> {
         let _ = fs::remove_file(&temporary);
         failed(path)(source)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_is_called_damaged() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("bundle.pem");
+        fs::write(&path, b"\xff\xfe\x00").expect("written");
+        let error = read(&path).expect_err("no text");
+        assert_eq!(error.code(), Code::IdentityState);
+        assert!(error.message().contains("is damaged"), "{error}");
+        let error = read(&folder.path().join("missing")).expect_err("missing");
+        assert!(error.message().contains("see that it exists"), "{error}");
+    }
 }
