@@ -92,6 +92,9 @@ pub fn create_token(
     Ok(token.to_text().to_string())
 }
 
+/// How long tasks may take to stop once nothing holds them.
+const STOP: Duration = Duration::from_secs(1);
+
 /// Serves until `shutdown`, then lets open calls end within `config.drain`.
 pub async fn run(config: CaConfig, shutdown: CancellationToken) -> Result<(), CaError> {
     let listener = http::bind(config.listen).await?;
@@ -121,10 +124,13 @@ pub async fn serve(
 
     let readiness = Readiness::new();
     let supervisor = Supervisor::new(readiness.clone(), shutdown.clone());
+    // Operators are answered until open calls have ended.
+    let drained = CancellationToken::new();
+    let operators = Supervisor::new(readiness.clone(), drained.clone());
     if let Some(address) = config.http {
         let listener = http::bind(address).await?;
-        let serve = http::serve(listener, readiness.clone(), Arc::new(registry), shutdown.clone());
-        supervisor.spawn("http", serve);
+        let serve = http::serve(listener, readiness.clone(), Arc::new(registry), drained.clone());
+        operators.spawn("http", serve);
     }
     let service = Service::new(
         authority.clone(),
@@ -147,13 +153,15 @@ pub async fn serve(
     let options = ServeOptions { drain: config.drain, ..ServeOptions::default() };
     let limited = limit(routes, metrics.clone());
     supervisor.spawn("tls", serve_tls(listener, tls, limited, shutdown.clone(), options));
-    let keeper = Keeper { dir: config.dir, authority, identity, updater, metrics };
+    let keeper = Keeper { dir: config.dir.clone(), authority, identity, updater, metrics };
     supervisor.spawn("own identity", keeper.keep(readiness.clone(), shutdown.clone()));
     info!(trust_domain, address = ?address, "the certificate authority is up");
 
     shutdown.cancelled().await;
     readiness.block("shutdown", "draining");
-    supervisor.wait().await;
+    supervisor.wait(config.drain + STOP).await;
+    drained.cancel();
+    operators.wait(STOP).await;
     Ok(())
 }
 
@@ -195,9 +203,11 @@ fn routes(
             reporter.set_service_status("", status).await;
             tokio::select! {
                 changed = ready.changed() => if changed.is_err() { return Ok::<_, Infallible>(()) },
-                () = shutdown.cancelled() => return Ok(()),
+                () = shutdown.cancelled() => break,
             }
         }
+        reporter.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        Ok(())
     });
     let mut routes = tonic::service::Routes::builder();
     routes.add_service(service.into_server()).add_service(health);

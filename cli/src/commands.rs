@@ -35,14 +35,3 @@ pub(crate) fn write_secret(path: &Path, secret: &str) -> Result<()> {
     writeln!(file, "{secret}")?;
     Ok(())
 }
-
-/// Reads a join token from its file.
-pub(crate) fn read_token(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).with_context(|| {
-        format!(
-            "RC0701: cannot read the token file {}; make a token with `rulecast ca token create`",
-            path.display()
-        )
-    })?;
-    Ok(text.trim().to_owned())
-}

@@ -1,7 +1,7 @@
 //! Options: each is declared once and exists as flag, environment variable and
 //! line of a TOML file. Flag before environment before file before default.
 
-use std::{fmt, fs, path::Path, str::FromStr, time::Duration};
+use std::{fmt, fs, net::SocketAddr, path::Path, str::FromStr, time::Duration};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -32,6 +32,26 @@ impl Serialize for Span {
 }
 
 impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Address(pub(crate) SocketAddr);
+
+impl FromStr for Address {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|error| {
+            format!("{error}; write IP:port, for example 127.0.0.1:7443 or [::]:7443")
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
     }
@@ -133,7 +153,7 @@ mod tests {
         Options => Settings;
         with {
             "How long" quiet: Span = "10ms", "RULECAST_TEST_QUIET";
-            "Where" listen: std::net::SocketAddr = "127.0.0.1:1", "RULECAST_TEST_LISTEN";
+            "Where" listen: Address = "127.0.0.1:1", "RULECAST_TEST_LISTEN";
         }
         may { "A name" name: String, "RULECAST_TEST_NAME"; }
         many { "Words" words: String, "RULECAST_TEST_WORDS"; }
@@ -151,7 +171,7 @@ mod tests {
         let settings = options.resolve()?.context("settings")?;
         assert_eq!(settings.quiet, Span(Duration::from_millis(20)));
         assert_eq!(settings.name.as_deref(), Some("flag"));
-        assert_eq!(settings.listen.port(), 1);
+        assert_eq!(settings.listen.0.port(), 1);
         assert_eq!(settings.words, ["a", "b"]);
         Ok(())
     }

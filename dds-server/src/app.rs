@@ -5,14 +5,14 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
-use prometheus_client::registry::Registry;
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use rulecast_api::{Code, Kinds};
 use rulecast_identity::{
-    ClientAuth, IdentityConfig, IdentityError, IdentityManager, ServeOptions, TokenSource,
-    serve_tls, tls::server_config,
+    ClientAuth, IdentityConfig, IdentityError, IdentityHandle, IdentityManager, ServeOptions,
+    TokenSource, serve_tls, tls::server_config,
 };
 use rulecast_runtime::{
     Readiness, Supervisor,
@@ -44,7 +44,7 @@ pub struct DdsConfig {
     /// The authority, `host:port`.
     pub ca: String,
     /// The plane's own join token; needed until `state` holds its certificate.
-    pub join_token: Option<String>,
+    pub join_token: Option<TokenSource>,
     /// Unix socket for local administration; made 0600.
     pub admin_socket: PathBuf,
     /// Address for probes and metrics, plain HTTP.
@@ -90,6 +90,39 @@ pub enum AppError {
     },
 }
 
+/// How long tasks may take to stop once nothing holds them.
+const STOP: Duration = Duration::from_secs(1);
+
+/// What the plane has and how it stands, for scrapers.
+#[derive(Clone, Debug, Default)]
+struct Gauges {
+    rules: Gauge,
+    problems: Gauge,
+    revision: Gauge,
+    store_up: Gauge,
+    certificate_end: Gauge,
+}
+
+impl Gauges {
+    fn register(registry: &mut Registry) -> Self {
+        let gauges = Self::default();
+        for (name, help, gauge) in [
+            ("rules", "Rules in force", &gauges.rules),
+            ("problems", "Documents that are refused", &gauges.problems),
+            ("revision", "Revision of the store", &gauges.revision),
+            ("store_up", "Whether the store can be read", &gauges.store_up),
+            (
+                "certificate_end_seconds",
+                "End of the plane's own certificate, Unix seconds",
+                &gauges.certificate_end,
+            ),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
+        gauges
+    }
+}
+
 /// Runs a plane until `shutdown`, then drains it.
 pub async fn run(
     config: DdsConfig,
@@ -100,8 +133,12 @@ pub async fn run(
     readiness.block("store", "the first complete list is not there yet");
     readiness.block("identity", "no certificate yet");
     let supervisor = Supervisor::new(readiness.clone(), shutdown.clone());
+    // Operators are answered until the streams have drained.
+    let drained = CancellationToken::new();
+    let operators = Supervisor::new(readiness.clone(), drained.clone());
     let mut registry = Registry::with_prefix("rulecast_dds");
     let metrics = Metrics::register(&mut registry);
+    let gauges = Gauges::register(&mut registry);
 
     // store → index → views
     let mut store_config = FileStoreConfig::new(&config.rules, config.state.join("store"), kinds);
@@ -118,7 +155,7 @@ pub async fn run(
     supervisor.spawn("views", forever(views.clone().run(shutdown.clone())));
     supervisor.spawn(
         "store readiness",
-        forever(follow(index.clone(), readiness.clone(), shutdown.clone())),
+        forever(follow(index.clone(), readiness.clone(), gauges.clone(), shutdown.clone())),
     );
 
     // streams, and rollout beside them
@@ -134,14 +171,12 @@ pub async fn run(
 
     // for operators
     let probes = http::bind(config.http).await?;
-    supervisor.spawn(
-        "http",
-        http::serve(probes, readiness.clone(), Arc::new(registry), shutdown.clone()),
-    );
+    operators
+        .spawn("http", http::serve(probes, readiness.clone(), Arc::new(registry), drained.clone()));
     let socket = admin::bind(&config.admin_socket)
         .map_err(|source| AppError::Socket { path: config.admin_socket.clone(), source })?;
     let admin = Admin::new(views, rollout, readiness.clone());
-    supervisor.spawn("admin", admin::serve(socket, admin, shutdown.clone()));
+    operators.spawn("admin", admin::serve(socket, admin, drained.clone()));
 
     // for applications
     let listener = http::bind(config.listen).await?;
@@ -161,20 +196,25 @@ pub async fn run(
         address = %config.listen, identity = %identity.current().spiffe,
         rules = %config.rules.display(), "the plane serves"
     );
-    readiness.clear("identity");
+    supervisor.spawn(
+        "certificate readiness",
+        forever(certificate(identity.clone(), readiness.clone(), gauges, shutdown.clone())),
+    );
     let options = ServeOptions { drain: config.drain, ..ServeOptions::default() };
     supervisor.spawn("streams", serve_tls(listener, tls, routes, shutdown.clone(), options));
 
     shutdown.cancelled().await;
     readiness.block("shutdown", "draining");
-    supervisor.wait().await;
+    supervisor.wait(config.drain + STOP).await;
+    drained.cancel();
+    operators.wait(STOP).await;
     remove_socket(&config.admin_socket);
     Ok(())
 }
 
 fn identity_config(config: &DdsConfig) -> IdentityConfig {
     let mut identity = IdentityConfig::new(config.ca.clone());
-    identity.token = config.join_token.clone().map(TokenSource::Text);
+    identity.token = config.join_token.clone();
     identity.state_dir = Some(config.state.join("identity"));
     identity
 }
@@ -200,9 +240,10 @@ async fn routes(
                 reporter.set_service_status("", status).await;
                 tokio::select! {
                     changed = ready.changed() => if changed.is_err() { return },
-                    () = shutdown.cancelled() => return,
+                    () = shutdown.cancelled() => break,
                 }
             }
+            reporter.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         }),
     );
     let mut routes = tonic::service::Routes::builder();
@@ -218,10 +259,15 @@ async fn routes(
 }
 
 /// Keeps the store's blocker as the index says.
-async fn follow(index: Index, readiness: Readiness, shutdown: CancellationToken) {
+async fn follow(index: Index, readiness: Readiness, gauges: Gauges, shutdown: CancellationToken) {
     let mut changes = index.changes();
     loop {
         let snapshot = index.snapshot();
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        gauges.rules.set(count(snapshot.len()));
+        gauges.problems.set(count(snapshot.problems.len()));
+        gauges.revision.set(snapshot.revision);
+        gauges.store_up.set(i64::from(snapshot.listed && snapshot.down.is_none()));
         match (&snapshot.down, snapshot.listed) {
             // What was listed once is served on: a store that is down makes status stale, not clients.
             (_, true) => readiness.clear("store"),
@@ -231,6 +277,43 @@ async fn follow(index: Index, readiness: Readiness, shutdown: CancellationToken)
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },
             () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Not ready while the plane's own certificate is past its end: no client could verify it.
+async fn certificate(
+    identity: IdentityHandle,
+    readiness: Readiness,
+    gauges: Gauges,
+    shutdown: CancellationToken,
+) {
+    /// The wall clock is looked at this often: it may be set, and the machine suspended.
+    const LOOK: Duration = Duration::from_secs(10);
+    let mut changes = identity.subscribe();
+    loop {
+        let svid = changes.borrow_and_update().clone();
+        let end = svid.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        gauges.certificate_end.set(i64::try_from(end.as_secs()).unwrap_or(i64::MAX));
+        match svid.not_after.duration_since(SystemTime::now()) {
+            Ok(left) if !left.is_zero() => {
+                readiness.clear("identity");
+                tokio::select! {
+                    changed = changes.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep(left.min(LOOK)) => {}
+                    () = shutdown.cancelled() => return,
+                }
+            }
+            _ => {
+                readiness.block(
+                    "identity",
+                    "the plane's certificate has ended; see its log for why it is not renewed",
+                );
+                tokio::select! {
+                    changed = changes.changed() => if changed.is_err() { return },
+                    () = shutdown.cancelled() => return,
+                }
+            }
         }
     }
 }

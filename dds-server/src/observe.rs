@@ -195,18 +195,22 @@ impl<V: ViewSource> Session<V> {
             if let Some(close) = self.act() {
                 return Some(close);
             }
+            // Looked at before anything else: nothing leaves for an identity that has ended.
+            if SystemTime::now() >= self.not_after {
+                let message = "the client's certificate has expired; renew it and connect again";
+                self.engine.close(
+                    Code::IdentityEnded,
+                    tonic::Code::Unauthenticated,
+                    message.into(),
+                );
+                continue;
+            }
             let now = Instant::now();
             let sends = self.engine.wants_to_send(now);
             let tick = self.engine.deadline().unwrap_or(now + EXPIRY_CHECK);
             tokio::select! {
                 () = drain.cancelled() => self.engine.on_draining(),
                 () = time::sleep_until(self.wake(now, tick).into()) => {
-                    if SystemTime::now() >= self.not_after {
-                        let message = "the client's certificate has expired; renew it and connect again";
-                        self.engine.close(
-                            Code::IdentityEnded, tonic::Code::Unauthenticated, message.into(),
-                        );
-                    }
                     self.engine.on_tick(Instant::now());
                 }
                 request = requests.next() => match request {

@@ -10,11 +10,11 @@ const STOPPED_NOW: i32 = 130;
 /// Cancels the returned token at SIGINT or SIGTERM; at a second one ends the process.
 pub fn shutdown() -> std::io::Result<CancellationToken> {
     let token = CancellationToken::new();
-    let (mut int, mut term) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let cancel = token.clone();
     tokio::spawn(async move {
-        let mut next = async || tokio::select! { _ = int.recv() => "SIGINT", _ = term.recv() => "SIGTERM" };
+        let mut next =
+            async || tokio::select! { _ = int.recv() => "SIGINT", _ = term.recv() => "SIGTERM" };
         let name = next().await;
         info!(signal = name, "draining; a second signal stops at once");
         cancel.cancel();

@@ -1,10 +1,10 @@
 //! Long tasks under supervision: one that ends while the process should run
 //! makes it unready, and says which it was.
 
-use std::{fmt::Display, future::Future};
+use std::{fmt::Display, future::Future, time::Duration};
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::Readiness;
 
@@ -44,10 +44,13 @@ impl Supervisor {
         });
     }
 
-    /// Waits until every task has ended; call after `shutdown` was cancelled.
-    pub async fn wait(&self) {
+    /// Waits until every task has ended, but no longer than `limit`; call after `shutdown`
+    /// was cancelled. What has not ended by then ends with the process.
+    pub async fn wait(&self, limit: Duration) {
         self.tasks.close();
-        self.tasks.wait().await;
+        if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
+            warn!(tasks = self.tasks.len(), ?limit, "tasks did not stop in time and are cut");
+        }
     }
 }
 
@@ -60,8 +63,15 @@ mod tests {
         let readiness = Readiness::new();
         let supervisor = Supervisor::new(readiness.clone(), CancellationToken::new());
         supervisor.spawn("updater", async { Err::<(), _>("disk full") });
-        supervisor.wait().await;
+        supervisor.wait(Duration::from_secs(10)).await;
         assert_eq!(readiness.blockers(), ["task updater: failed: disk full"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_does_not_stop_holds_nothing_up() {
+        let supervisor = Supervisor::new(Readiness::new(), CancellationToken::new());
+        supervisor.spawn("stuck", std::future::pending::<Result<(), String>>());
+        supervisor.wait(Duration::from_secs(5)).await;
     }
 
     #[tokio::test]
@@ -74,7 +84,7 @@ mod tests {
             Ok::<_, String>(())
         });
         shutdown.cancel();
-        supervisor.wait().await;
+        supervisor.wait(Duration::from_secs(10)).await;
         assert!(readiness.is_ready());
     }
 }

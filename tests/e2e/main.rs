@@ -2,4 +2,5 @@
 
 mod commands;
 mod convergence;
+mod lifecycle;
 mod site;

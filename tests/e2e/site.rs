@@ -65,6 +65,11 @@ pub(crate) struct Site {
 impl Site {
     /// Starts both; the plane over an empty folder of rules.
     pub(crate) async fn start() -> Result<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// As [`Site::start`], with further options of the authority.
+    pub(crate) async fn start_with(authority_options: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let held: Vec<_> =
             (0..3).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
@@ -75,11 +80,10 @@ impl Site {
         let ca_dir = dir.path().join("ca");
         let ca_dir = ca_dir.to_str().context("path")?;
         rulecast_ok(&["ca", "init", "--dir", ca_dir, "--trust-domain", "e2e.test"])?;
-        let authority = Self::spawn(
-            dir.path(),
-            "ca",
-            &["ca", "run", "--dir", ca_dir, "--listen", &ports[0].to_string()],
-        )?;
+        let listen = ports[0].to_string();
+        let mut args = vec!["ca", "run", "--dir", ca_dir, "--listen", &listen];
+        args.extend(authority_options);
+        let authority = Self::spawn(dir.path(), "ca", &args)?;
         let mut site =
             Self { dir, ca: ports[0], dds: ports[1], http: ports[2], authority, plane: None };
         eventually(async || Ok(tokio::net::TcpStream::connect(site.ca).await?)).await?;
@@ -221,7 +225,8 @@ impl Site {
     }
 }
 
-fn terminate(child: &Child) -> Result<()> {
+/// SIGTERM.
+pub(crate) fn terminate(child: &Child) -> Result<()> {
     let Some(pid) = child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32)) else {
         bail!("it has ended");
     };

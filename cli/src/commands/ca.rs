@@ -1,6 +1,6 @@
 //! `rulecast ca`: the certificate authority.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -8,20 +8,20 @@ use rulecast_ca::CaConfig;
 use rulecast_runtime::signal;
 
 use super::follow_parent;
-use crate::options::{Span, options};
+use crate::options::{Address, Span, options};
 
 options! {
     /// Options of the authority.
     CaOptions => CaSettings;
     with {
         "Folder of the authority, made by `rulecast ca init`" dir: PathBuf = "rulecast-ca", "RULECAST_CA_DIR";
-        "Address for certificate requests (TLS)" listen: SocketAddr = "127.0.0.1:7443", "RULECAST_CA_LISTEN";
+        "Address for certificate requests (TLS)" listen: Address = "127.0.0.1:7443", "RULECAST_CA_LISTEN";
         "Life of a certificate" ttl: Span = "1h", "RULECAST_CA_TTL";
         "Longest life that a client may ask for" max_ttl: Span = "24h", "RULECAST_CA_MAX_TTL";
         "How long open connections may finish at shutdown" drain: Span = "5s", "RULECAST_CA_DRAIN";
     }
     may {
-        "Address for /metrics, /readyz and /livez (plain HTTP)" http: SocketAddr, "RULECAST_CA_HTTP";
+        "Address for /metrics, /readyz and /livez (plain HTTP)" http: Address, "RULECAST_CA_HTTP";
     }
 }
 
@@ -105,8 +105,8 @@ async fn serve(options: CaOptions) -> Result<ExitCode> {
     let shutdown = signal::shutdown()?;
     let config = CaConfig {
         dir: settings.dir,
-        listen: settings.listen,
-        http: settings.http,
+        listen: settings.listen.0,
+        http: settings.http.map(|address| address.0),
         ttl: settings.ttl.0,
         max_ttl: settings.max_ttl.0,
         drain: settings.drain.0,

@@ -6,7 +6,6 @@ use anyhow::Result;
 use rulecast_runtime::signal;
 use rulecast_sdk::client::{Client as SdkClient, Startup};
 
-use super::read_token;
 use crate::options::options;
 
 options! {
@@ -48,7 +47,7 @@ impl Client {
             builder = builder.service(service);
         }
         if let Some(path) = &settings.token_file {
-            builder = builder.join_token(read_token(path)?);
+            builder = builder.join_token_file(path);
         }
         if let Some(dir) = settings.state {
             builder = builder.state_dir(dir);

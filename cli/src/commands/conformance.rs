@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rulecast_sdk::vector;
 
 /// Run rule vectors through the policies exactly as the SDK does.
@@ -20,7 +20,15 @@ impl Conformance {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (mut passed, mut failed) = (0, 0);
         for file in &self.files {
-            let report = vector::run_file(file).context("RC0701: vectors")?;
+            let report = match vector::run_file(file) {
+                Ok(report) => report,
+                // The other files still count, and so does this one.
+                Err(error) => {
+                    crate::output::outln!("RC0701: vectors: {error}");
+                    failed += 1;
+                    continue;
+                }
+            };
             passed += report.passed;
             failed += report.failed.len();
             for (case, why) in &report.failed {

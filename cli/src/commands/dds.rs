@@ -1,14 +1,15 @@
 //! `rulecast dds`: the plane that delivers rules.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use rulecast_dds::app::{self, DdsConfig};
+use rulecast_identity::TokenSource;
 use rulecast_runtime::signal;
 
-use super::{follow_parent, read_token};
-use crate::options::{Span, options};
+use super::follow_parent;
+use crate::options::{Address, Span, options};
 
 options! {
     /// Options of the plane.
@@ -16,10 +17,10 @@ options! {
     with {
         "Folder of rule files" rules: PathBuf = "rules", "RULECAST_DDS_RULES";
         "Folder of what must outlive a restart: accepted rules, key and certificate" state: PathBuf = "rulecast-dds", "RULECAST_DDS_STATE";
-        "Address for applications (mutual TLS)" listen: SocketAddr = "127.0.0.1:7444", "RULECAST_DDS_LISTEN";
+        "Address for applications (mutual TLS)" listen: Address = "127.0.0.1:7444", "RULECAST_DDS_LISTEN";
         "Address of the authority" ca: String = "127.0.0.1:7443", "RULECAST_CA";
         "Unix socket for `rulecast status`" admin_socket: PathBuf = "rulecast-dds.sock", "RULECAST_DDS_ADMIN_SOCKET";
-        "Address for /metrics, /readyz and /livez (plain HTTP)" http: SocketAddr = "127.0.0.1:7445", "RULECAST_DDS_HTTP";
+        "Address for /metrics, /readyz and /livez (plain HTTP)" http: Address = "127.0.0.1:7445", "RULECAST_DDS_HTTP";
         "Namespace whose rules apply everywhere" root_namespace: String = "rulecast-system", "RULECAST_DDS_ROOT_NAMESPACE";
         "A burst of changes is gathered until it has been quiet for this long" quiet: Span = "10ms", "RULECAST_DDS_QUIET";
         "A burst is sent after this long, quiet or not" ceiling: Span = "200ms", "RULECAST_DDS_CEILING";
@@ -76,11 +77,11 @@ impl Dds {
         let config = DdsConfig {
             rules: settings.rules,
             state: settings.state,
-            listen: settings.listen,
+            listen: settings.listen.0,
             ca: settings.ca,
-            join_token: settings.token_file.as_deref().map(read_token).transpose()?,
+            join_token: settings.token_file.map(TokenSource::File),
             admin_socket: settings.admin_socket,
-            http: settings.http,
+            http: settings.http.0,
             root_namespace: settings.root_namespace,
             root_aliases: settings.root_aliases,
             owners,

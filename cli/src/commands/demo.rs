@@ -13,6 +13,8 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use rulecast_runtime::signal;
+use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -48,9 +50,52 @@ pub(crate) struct Demo {
     once: bool,
 }
 
+/// All that runs in a demo. What is dropped is ended: the services are killed and the folder
+/// with their keys is removed.
+struct Running {
+    plane: (Service, Admin),
+    ca: Service,
+    fleet: Fleet,
+    plane_token: PathBuf,
+    site: Site,
+    _work: TempDir,
+}
+
 impl Demo {
     pub(crate) async fn run(self) -> Result<ExitCode> {
         let started = Instant::now();
+        // Before anything runs, so that a stop at any moment leaves nothing behind.
+        let shutdown = signal::shutdown()?;
+        let Some(running) = shutdown.run_until_cancelled(self.start()).await else {
+            return Ok(ExitCode::FAILURE);
+        };
+        let Running { plane, ca, fleet, plane_token, site, _work } = running?;
+
+        if self.once {
+            let script = Script::new(started).play(&site, &plane_token, ca, plane, fleet);
+            return match shutdown.run_until_cancelled(script).await {
+                Some(played) => played.map(|()| ExitCode::SUCCESS),
+                None => Ok(ExitCode::FAILURE),
+            };
+        }
+        crate::output::outln!(
+            "{} clients up in {:.1} s. Rules: {}   metrics: http://{}/metrics   Ctrl-C ends it.\n",
+            fleet.len(),
+            started.elapsed().as_secs_f64(),
+            site.rules.display(),
+            site.http,
+        );
+        let (service, admin) = plane;
+        watch(&fleet, admin, shutdown).await;
+        crate::output::outln!("\nstopping");
+        fleet.shutdown().await;
+        service.stop().await?;
+        ca.stop().await?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Starts authority, plane and fleet, in this order.
+    async fn start(&self) -> Result<Running> {
         let work = tempfile::Builder::new().prefix("rulecast-demo-").tempdir()?;
         let rules = match &self.rules {
             Some(dir) => dir.clone(),
@@ -74,25 +119,7 @@ impl Demo {
         let ca = Service::ca(&site).await?;
         let plane = Service::dds(&site, &plane_token).await?;
         let fleet = Fleet::start(&site, tokens).await?;
-
-        if self.once {
-            Script::new(started).play(&site, &plane_token, ca, plane, fleet).await?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        crate::output::outln!(
-            "{} clients up in {:.1} s. Rules: {}   metrics: http://{}/metrics   Ctrl-C ends it.\n",
-            fleet.len(),
-            started.elapsed().as_secs_f64(),
-            site.rules.display(),
-            site.http,
-        );
-        let (service, admin) = plane;
-        watch(&fleet, admin, rulecast_runtime::signal::shutdown()?).await;
-        crate::output::outln!("\nstopping");
-        fleet.shutdown().await;
-        service.stop().await?;
-        ca.stop().await?;
-        Ok(ExitCode::SUCCESS)
+        Ok(Running { plane, ca, fleet, plane_token, site, _work: work })
     }
 }
 

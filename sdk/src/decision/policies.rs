@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     endpoints::EndpointSet,
-    host::{Fault, Module, ModuleError, Runner},
+    host::{Fault, FaultKind, Module, ModuleError, Runner},
 };
 
 /// ConditionRoute, as built from `wasm-policies/condition-route`.
@@ -244,8 +244,9 @@ impl Policies {
                         decision.faults.push(DecisionFault { key, fault, aside: false });
                     }
                     None => {
-                        // An oversized request is the call's doing, not the module's.
-                        if fault.kind != crate::host::FaultKind::Oversize {
+                        // An oversized request is the call's doing and a missing instance this
+                        // thread's: neither says anything about the module.
+                        if !matches!(fault.kind, FaultKind::Oversize | FaultKind::Unavailable) {
                             self.0.health.failed(&fault);
                         }
                         decision.faults.push(DecisionFault { key, fault, aside: false });

@@ -16,7 +16,7 @@ use rulecast_ca::CaConfig;
 use rulecast_dds::app::{self, AppError, DdsConfig};
 use rulecast_identity::{
     ConnectOptions, DDS_APPLICATION, IdentityClient, IdentityHandle, JoinToken, PrivateKey,
-    SYSTEM_NAMESPACE, Svid,
+    SYSTEM_NAMESPACE, Svid, TokenSource,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -196,7 +196,9 @@ impl Site {
             state: self.dir.path().join("state"),
             listen: port(0),
             ca: self.authority.address.to_string(),
-            join_token: Some(self.authority.token(SYSTEM_NAMESPACE, DDS_APPLICATION)),
+            join_token: Some(TokenSource::Text(
+                self.authority.token(SYSTEM_NAMESPACE, DDS_APPLICATION),
+            )),
             admin_socket: self.dir.path().join("admin.sock"),
             http: port(1),
             root_namespace: "root".into(),
