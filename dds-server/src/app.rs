@@ -251,6 +251,7 @@ async fn routes(
     // The descriptors are compiled in; without them there is only no reflection.
     if let Ok(reflection) = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(rulecast_api::proto::DESCRIPTORS)
+        .with_service_name("rulecast.observe.v1.RuleService")
         .build_v1()
     {
         routes.add_service(reflection);
