@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use proptest::prelude::*;
 use rulecast_api::{Code, condition_route::ConfigVersion, kind::RuleSpec, proto::rules::v1::Rule};
 use rulecast_sdk::{
     decision::{Decision, Effect, Policies, Request, RuleSet},
@@ -288,6 +289,34 @@ fn what_is_no_module_is_refused() {
             bytes.push(state as u8);
         }
         assert!(Module::new(&bytes).is_err());
+    }
+}
+
+proptest! {
+    /// Loading takes any bytes: a damaged module is refused or harmless, and a rule that
+    /// is given to one that loads is taken or refused.
+    #[test]
+    fn any_damage_to_a_module_is_refused_or_harmless(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0u8..3), 1..8),
+    ) {
+        let mut bytes = Guest::default().build();
+        for (at, byte, how) in damage {
+            if bytes.is_empty() {
+                break;
+            }
+            let at = at.index(bytes.len());
+            match how {
+                0 => bytes[at] = byte,
+                1 => bytes.insert(at, byte),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+        if let Ok(module) = Module::new(&bytes) {
+            let rule = Rule { key: "r/n".into(), ..Rule::default() };
+            let _ = Policies::from_module(module).check(
+                "dubbo.apache.org/v1alpha1/ConditionRoute", &rule,
+            );
+        }
     }
 }
 

@@ -2,11 +2,15 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use rulecast_runtime::signal;
-use rulecast_sdk::client::{Client as SdkClient, Startup};
+use rulecast_sdk::{
+    client::{Client as SdkClient, Startup},
+    endpoints::EndpointSet,
+};
 
-use crate::options::options;
+use super::eval::read_endpoints;
+use crate::{options::options, table};
 
 options! {
     /// Options of the client.
@@ -20,9 +24,12 @@ options! {
     may {
         "File with a join token; needed until it has a certificate" token_file: PathBuf, "RULECAST_TOKEN_FILE";
         "Folder for key, certificate and last good rules; without it they are kept in memory" state: PathBuf, "RULECAST_STATE";
+        "Endpoints of the first service, a list of parameter maps as in examples/endpoints.json: also print how calls spread over them" endpoints: PathBuf, "RULECAST_ENDPOINTS";
+        "The method that those calls invoke" method: String, "RULECAST_METHOD";
     }
     many {
         "Services that it calls; all when none is named" service: String, "RULECAST_SERVICES";
+        "What it is, NAME=VALUE, for example region=hangzhou" parameter: String, "RULECAST_PARAMETERS";
     }
 }
 
@@ -43,8 +50,23 @@ impl Client {
             .namespace(settings.namespace)
             .application(settings.app)
             .startup(Startup::Wait);
+        let calls = match (&settings.endpoints, settings.service.first()) {
+            (Some(path), Some(service)) => Some(Calls {
+                service: service.clone(),
+                method: settings.method.unwrap_or_default(),
+                endpoints: EndpointSet::new(read_endpoints(path)?)?,
+            }),
+            (Some(_), None) => bail!("RC0701: --endpoints needs --service: whose they are"),
+            (None, _) => None,
+        };
         for service in settings.service {
             builder = builder.service(service);
+        }
+        for parameter in &settings.parameter {
+            let (name, value) = parameter.split_once('=').with_context(|| {
+                format!("RC0701: --parameter \"{parameter}\": write NAME=VALUE")
+            })?;
+            builder = builder.parameter(name, value);
         }
         if let Some(path) = &settings.token_file {
             builder = builder.join_token_file(path);
@@ -62,11 +84,57 @@ impl Client {
             tokio::select! {
                 Ok(()) = changes.changed() => {
                     crate::output::outln!("{}", changes.borrow_and_update().clone());
+                    if let Some(calls) = &calls {
+                        crate::output::outln!("{}", calls.spread(&client));
+                    }
                 }
                 () = shutdown.cancelled() => break,
             }
         }
         client.shutdown().await;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Calls of one service, to be decided whenever something changes.
+struct Calls {
+    service: String,
+    method: String,
+    endpoints: EndpointSet,
+}
+
+impl Calls {
+    /// How calls spread when each goes to a random one of the endpoints that it may use.
+    fn spread(&self, client: &SdkClient) -> String {
+        const CALLS: u32 = 2_000;
+        let mut counts = vec![0_u32; self.endpoints.len()];
+        let mut none = 0_u32;
+        for _ in 0..CALLS {
+            let request = client.request(self.service.as_str()).method(self.method.as_str());
+            let kept = client.route(&request, &self.endpoints).endpoints;
+            let chosen = kept.get(fastrand::usize(..kept.len().max(1)));
+            match chosen.and_then(|at| counts.get_mut(*at as usize)) {
+                Some(count) => *count += 1,
+                None => none += 1,
+            }
+        }
+        let share = |count: u32| format!("{:.1} %", f64::from(count) * 100.0 / f64::from(CALLS));
+        let mut rows: Vec<Vec<String>> = self
+            .endpoints
+            .endpoints()
+            .iter()
+            .zip(counts)
+            .map(|(endpoint, count)| {
+                let others = endpoint
+                    .params()
+                    .iter()
+                    .filter(|(name, _)| !matches!(*name, "address" | "host" | "port"))
+                    .map(|(name, value)| format!("{name}={value}"));
+                let others: Vec<String> = others.collect();
+                vec![share(count), endpoint.address().to_owned(), others.join(" ")]
+            })
+            .collect();
+        rows.push(vec![share(none), "nobody".to_owned(), String::new()]);
+        table::render(&["CALLS", "ENDPOINT", "PARAMETERS"], &rows)
     }
 }

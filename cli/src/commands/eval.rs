@@ -81,12 +81,10 @@ impl Eval {
             }
         }
         let call: Call = read_json(&self.request)?;
-        let maps: Vec<BTreeMap<String, serde_json::Value>> = match &self.endpoints {
-            Some(path) => read_json(path)?,
+        let endpoints = match &self.endpoints {
+            Some(path) => read_endpoints(path)?,
             None => Vec::new(),
         };
-        let endpoints: Vec<Endpoint> =
-            maps.iter().map(|map| Endpoint::from_params(params(map))).collect();
         let set = EndpointSet::new(endpoints.clone())?;
         let mut request = Request::owned(call.service.as_str(), params(&call.consumer))
             .method(call.method.as_str());
@@ -205,6 +203,12 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_slice(&bytes).with_context(|| {
         format!("RC0701: {} is not as `rulecast eval --help` says", path.display())
     })
+}
+
+/// Reads a list of parameter maps, each with host and port.
+pub(crate) fn read_endpoints(path: &Path) -> Result<Vec<Endpoint>> {
+    let maps: Vec<BTreeMap<String, serde_json::Value>> = read_json(path)?;
+    Ok(maps.iter().map(|map| Endpoint::from_params(params(map))).collect())
 }
 
 fn text(value: &serde_json::Value) -> String {
