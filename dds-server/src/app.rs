@@ -296,25 +296,18 @@ async fn certificate(
         let svid = changes.borrow_and_update().clone();
         let end = svid.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         gauges.certificate_end.set(i64::try_from(end.as_secs()).unwrap_or(i64::MAX));
-        match svid.not_after.duration_since(SystemTime::now()) {
-            Ok(left) if !left.is_zero() => {
-                readiness.clear("identity");
-                tokio::select! {
-                    changed = changes.changed() => if changed.is_err() { return },
-                    () = tokio::time::sleep(left.min(LOOK)) => {}
-                    () = shutdown.cancelled() => return,
-                }
-            }
-            _ => {
-                readiness.block(
-                    "identity",
-                    "the plane's certificate has ended; see its log for why it is not renewed",
-                );
-                tokio::select! {
-                    changed = changes.changed() => if changed.is_err() { return },
-                    () = shutdown.cancelled() => return,
-                }
-            }
+        let left = svid.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+        if left.is_zero() {
+            let why = "the plane's certificate has ended; see its log for why it is not renewed";
+            readiness.block("identity", why);
+        } else {
+            readiness.clear("identity");
+        }
+        let look = if left.is_zero() { LOOK } else { left.min(LOOK) };
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(look) => {}
+            () = shutdown.cancelled() => return,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `rulecast client`: an application that holds rules and shows what it holds.
+//! `rulecast client`: an application that holds rules, and shows what it holds and decides.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -33,7 +33,8 @@ options! {
     }
 }
 
-/// An application that holds rules: prints what it holds whenever that changes.
+/// An application that holds rules: prints what it holds whenever that changes, and with
+/// --endpoints how its calls spread.
 #[derive(clap::Args)]
 pub(crate) struct Client {
     #[command(flatten)]

@@ -33,26 +33,38 @@ impl Buffers {
 }
 
 /// Hears why; the quiet one costs nothing.
-pub(crate) trait Trace {
+pub(crate) trait Trace: Default {
     fn say(&mut self, line: impl FnOnce() -> String);
+
+    /// What was said, in order.
+    fn into_lines(self) -> Vec<String>;
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Quiet;
 
 impl Trace for Quiet {
     #[inline]
     fn say(&mut self, _: impl FnOnce() -> String) {}
+
+    #[inline]
+    fn into_lines(self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Spoken {
-    pub(crate) lines: Vec<String>,
+    lines: Vec<String>,
 }
 
 impl Trace for Spoken {
     fn say(&mut self, line: impl FnOnce() -> String) {
         self.lines.push(line());
+    }
+
+    fn into_lines(self) -> Vec<String> {
+        self.lines
     }
 }
 

@@ -17,7 +17,7 @@ use rulecast_policy::{
 
 use crate::{
     compile::{Rule, Selected},
-    evaluate::{Buffers, Quiet, Spoken},
+    evaluate::{Buffers, Quiet, Spoken, Trace},
     ids::Ids,
 };
 
@@ -86,29 +86,24 @@ impl Policy for ConditionRoute {
         outcome: &mut OutcomeWriter<'_>,
         at_work: &mut dyn FnMut(u32),
     ) {
-        let Some(set) = self.sets.get(&request.set) else { return };
-        self.buffers.begin(request);
-        for (index, reference) in request.rules().enumerate() {
-            at_work(reference.id);
-            let rule = self.rules.get(&reference.id);
-            let Some((rule, selected)) = rule.zip(set.selected.get(&reference.id)) else {
-                continue;
-            };
-            let done = evaluate::rule(
-                rule,
-                selected,
-                &set.table,
-                request,
-                reference,
-                &mut self.buffers,
-                &mut Quiet,
-            );
-            outcome.rule(index, done);
-        }
-        outcome.endpoints(&self.buffers.current);
+        self.decide::<Quiet>(request, outcome, at_work);
     }
 
     fn explain(
+        &mut self,
+        request: &Request<'_>,
+        outcome: &mut OutcomeWriter<'_>,
+        at_work: &mut dyn FnMut(u32),
+    ) {
+        self.decide::<Spoken>(request, outcome, at_work);
+    }
+}
+
+impl ConditionRoute {
+    /// Applies the rules in order. One way for both, so that an explanation tells of the
+    /// decision itself.
+    #[inline]
+    fn decide<T: Trace>(
         &mut self,
         request: &Request<'_>,
         outcome: &mut OutcomeWriter<'_>,
@@ -122,7 +117,7 @@ impl Policy for ConditionRoute {
             let Some((rule, selected)) = rule.zip(set.selected.get(&reference.id)) else {
                 continue;
             };
-            let mut spoken = Spoken::default();
+            let mut trace = T::default();
             let done = evaluate::rule(
                 rule,
                 selected,
@@ -130,10 +125,10 @@ impl Policy for ConditionRoute {
                 request,
                 reference,
                 &mut self.buffers,
-                &mut spoken,
+                &mut trace,
             );
             outcome.rule(index, done);
-            for line in spoken.lines {
+            for line in trace.into_lines() {
                 outcome.effect(tag::TEXT, index as u16, line.as_bytes());
             }
         }
