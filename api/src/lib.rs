@@ -5,6 +5,8 @@
 //! rule kinds from which stores, views, streams and the SDK derive theirs.
 
 pub mod code;
+#[cfg(feature = "schema")]
+pub mod crd;
 pub mod condition;
 pub mod condition_route;
 pub mod digest;

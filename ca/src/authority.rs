@@ -372,6 +372,7 @@ impl Authority {
             application: spiffe.workload.name().into(),
             method: "service".into(),
             token_id: None,
+            pod: None,
         };
         let key = PrivateKey::generate()?;
         let mut issued = self.issue(&key.public_key(), spiffe, &attested, ttl)?;

@@ -7,6 +7,8 @@ pub mod app;
 pub mod authority;
 pub mod csr;
 pub mod error;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod metrics;
 pub mod rpc;
 pub mod service;

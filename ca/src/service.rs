@@ -95,6 +95,7 @@ impl Service {
                     application: grant.application,
                     method: "join-token".into(),
                     token_id: Some(grant.token_id),
+                    pod: None,
                 };
                 (spiffe, facts, checked)
             }
@@ -106,6 +107,7 @@ impl Service {
                     application: peer.spiffe.workload.name().into(),
                     method: "certificate".into(),
                     token_id: None,
+                    pod: None,
                 });
                 (peer.spiffe.clone(), facts, checked)
             }

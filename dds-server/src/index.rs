@@ -259,6 +259,7 @@ mod tests {
             hint: String::new(),
             resource: String::new(),
             last_good_in_force: true,
+            object: None,
         };
         index.apply(vec![Event::Down(problem.clone())]);
         assert_eq!((index.snapshot().len(), index.snapshot().down.clone()), (2, Some(problem)));

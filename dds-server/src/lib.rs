@@ -4,8 +4,11 @@ pub mod admin;
 pub mod app;
 pub mod index;
 pub mod observe;
+#[cfg(feature = "kubernetes")]
+pub mod pods;
 pub mod rollout;
 pub mod scope;
+pub mod status;
 pub mod store;
 pub mod stream;
 pub mod view;

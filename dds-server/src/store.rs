@@ -7,6 +7,8 @@
 #[cfg(any(test, feature = "test-support"))]
 pub mod conformance;
 pub mod files;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 
 use std::{
     fmt::{self, Write as _},
@@ -35,6 +37,16 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Which writing of an object is spoken of. Status belongs to one writing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// Tells objects apart that had the same name one after the other; empty where a store
+    /// has none.
+    pub uid: Arc<str>,
+    /// Grows with each writing of the spec; 0 where a store has none.
+    pub generation: i64,
+}
+
 /// A resource in force.
 #[derive(Clone, Debug)]
 pub struct Stored {
@@ -48,6 +60,8 @@ pub struct Stored {
     pub origin: Origin,
     /// False: what is stored now is refused, and this is the last good version.
     pub accepted: bool,
+    /// The writing that is stored now, accepted or not.
+    pub version: Version,
 }
 
 /// The digest of a resource's content: kind, name, labels, annotations and spec.
@@ -86,6 +100,8 @@ pub struct StoreProblem {
     pub resource: String,
     /// A last good version stays in force.
     pub last_good_in_force: bool,
+    /// The object at fault and its writing, where a store keeps status on objects.
+    pub object: Option<(ResourceId, Version)>,
 }
 
 impl fmt::Display for StoreProblem {

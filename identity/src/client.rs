@@ -31,6 +31,11 @@ use crate::{
 pub const AUTHORIZATION_TYPE: &str = "authorization-type";
 /// Value of [`AUTHORIZATION_TYPE`] for join tokens.
 pub const JOIN_TOKEN: &str = "rulecast-join-token";
+/// Value of [`AUTHORIZATION_TYPE`] for Kubernetes service-account tokens of audience
+/// [`KUBERNETES_AUDIENCE`].
+pub const KUBERNETES_TOKEN: &str = "rulecast-kubernetes-token";
+/// Audience that a service-account token must have to be shown to the authority.
+pub const KUBERNETES_AUDIENCE: &str = "rulecast-ca";
 
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(10);

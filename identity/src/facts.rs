@@ -22,11 +22,28 @@ pub struct AttestedFacts {
     pub namespace: String,
     /// The application or service account attested.
     pub application: String,
-    /// How it was attested first: `join-token` or `service` (of the authority itself).
+    /// How it was attested first: `join-token`, `kubernetes`, or `service` (of the authority
+    /// itself).
     pub method: String,
     /// Names the join token in audit logs; it is not the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_id: Option<String>,
+    /// The pod, where a Kubernetes service-account token was shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodFacts>,
+}
+
+/// A pod as the Kubernetes API server vouched for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodFacts {
+    /// `metadata.name`, in the namespace of the facts.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `spec.nodeName`, once the pod is scheduled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 impl AttestedFacts {
@@ -78,7 +95,7 @@ mod tests {
         #[test]
         fn round_trips(namespace in ".{0,300}", token_id in proptest::option::of("[a-f0-9]{0,16}")) {
             let facts = AttestedFacts {
-                namespace, application: "shop".into(), method: "join-token".into(), token_id,
+                namespace, application: "shop".into(), method: "join-token".into(), token_id, pod: None,
             };
             let der = facts.encode()?;
             prop_assert_eq!(AttestedFacts::decode(&der)?, facts);

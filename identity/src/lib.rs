@@ -25,7 +25,7 @@ pub use bundle::TrustBundle;
 pub use client::IdentityClient;
 pub use connect::{ConnectOptions, channel, connect};
 pub use error::IdentityError;
-pub use facts::AttestedFacts;
+pub use facts::{AttestedFacts, PodFacts};
 pub use keys::PrivateKey;
 pub use manager::{IdentityConfig, IdentityManager, IdentityStatus, TokenSource};
 pub use peer::PeerIdentity;

@@ -139,6 +139,7 @@ mod tests {
             application: "web".into(),
             method: "join-token".into(),
             token_id: Some("t1".into()),
+            pod: None,
         };
         let der = certificate(&["spiffe://td/ns/shop/app/web"], Some(&facts));
         let peer = PeerIdentity::from_der(&der).expect("ours");

@@ -15,7 +15,7 @@ use rulecast_api::{Digest, kind::KINDS, manifest};
 use rulecast_dds::{
     index::Index,
     scope::{Owners, Root},
-    store::{self, Event, Origin, Stored},
+    store::{self, Event, Origin, Stored, Version},
     views::{Debounce, Views},
 };
 use rulecast_sdk::{client::Client, status::Status};
@@ -39,7 +39,7 @@ fn delivered(views: &Views, text: &str) -> Result<(String, Digest)> {
     let digest = store::digest(&resource);
     let origin = Origin { file: "a.yaml".into(), line: 1 };
     let revision = views.index().snapshot().revision + 1;
-    let stored = Stored { resource, revision, digest, origin, accepted: true };
+    let stored = Stored { resource, revision, digest, origin, accepted: true, version: Version::default() };
     views.index().apply(vec![Event::Upsert(stored)]);
     views.refresh();
     let item = views.item(&id).context("it is delivered")?;

@@ -60,6 +60,7 @@ fn leaves_have_name_facts_and_a_bounded_life() {
         application: "web".into(),
         method: "join-token".into(),
         token_id: Some("0011".into()),
+        pod: None,
     };
     let key = PrivateKey::generate().expect("key").public_key();
     let before = SystemTime::now();

@@ -10,7 +10,7 @@ use rulecast_api::{
     proto::rules::v1::{Target, target},
 };
 
-use super::{Event, Expected, Origin, Store, StoreError, Stored, Watch, digest};
+use super::{Event, Expected, Origin, Store, StoreError, Stored, Version, Watch, digest};
 
 /// The spec of the test kind: `key` and `scope` name the target, `value` is its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +137,7 @@ pub fn stored(name: &str, namespace: &str, key: &str, value: u32, revision: i64)
         revision,
         origin: Origin { file: "test.yaml".into(), line: 1 },
         accepted: true,
+        version: Version::default(),
     }
 }
 

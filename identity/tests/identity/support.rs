@@ -100,6 +100,7 @@ impl Authority {
             application: "shop".into(),
             method: "test".into(),
             token_id: None,
+            pod: None,
         };
         params.custom_extensions = vec![rcgen::CustomExtension::from_oid_content(
             facts::OID,

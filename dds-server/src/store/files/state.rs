@@ -17,7 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::store::{Origin, StoreError, Stored, digest};
+use crate::store::{Origin, StoreError, Stored, Version, digest};
 
 /// Revisions are reserved on disk in blocks of so many before they are used.
 const BLOCK: i64 = 4096;
@@ -207,6 +207,7 @@ impl State {
             digest,
             origin: Origin { file: file.file.into(), line: file.line },
             accepted: true,
+            version: Version::default(),
         }))
     }
 

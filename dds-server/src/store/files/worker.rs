@@ -21,7 +21,7 @@ use super::{
     folder::{self, At, Signature, Touched},
     state::{self, Durable, State},
 };
-use crate::store::{Event, Expected, Origin, StoreError, StoreProblem, Stored, digest};
+use crate::store::{Event, Expected, Origin, StoreError, StoreProblem, Stored, Version, digest};
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -365,6 +365,7 @@ impl Worker {
             ),
             hint: "make it readable; until then the last known rules stay in force".into(),
             last_good_in_force: !self.in_force.is_empty(),
+            object: None,
             ..about_store(Code::StoreDown)
         };
         tracing::warn!(%problem, "store down");
@@ -629,6 +630,7 @@ impl Worker {
             message: error.to_string().trim_start_matches("RC0304: ").to_owned(),
             hint: "until then changes wait".into(),
             last_good_in_force: true,
+            object: None,
             ..about_store(Code::StoreState)
         });
     }
@@ -678,7 +680,7 @@ impl Worker {
                             Some(kept) => kept,
                             None => (self.state.next()?, resource),
                         };
-                        let stored = Stored { resource, revision, digest, origin, accepted: true };
+                        let stored = Stored { resource, revision, digest, origin, accepted: true, version: Version::default() };
                         // Kept before anybody sees it, so that a restart cannot know less.
                         if moved {
                             self.state.keep(&stored)?;
@@ -713,6 +715,7 @@ impl Worker {
                 message: format!("it cannot be read: {why}"),
                 hint: "make it readable for this user".into(),
                 last_good_in_force: self.by_file.keys().any(|p| p.starts_with(path)),
+                object: None,
                 ..about_store(Code::StoreFile)
             });
         }
@@ -728,6 +731,7 @@ impl Worker {
                     message: format!("it cannot be read: {why}"),
                     hint: "make it readable for this user".into(),
                     last_good_in_force: held(),
+                    object: None,
                     ..about_store(Code::StoreFile)
                 });
             }
@@ -768,6 +772,7 @@ impl Worker {
                         },
                         resource: id.to_string(),
                         last_good_in_force: in_force,
+                        object: None,
                         ..about_store(Code::ManifestDuplicate)
                     });
                 }
@@ -1025,6 +1030,7 @@ fn about_store(code: Code) -> StoreProblem {
         hint: String::new(),
         resource: String::new(),
         last_good_in_force: false,
+        object: None,
     }
 }
 
@@ -1040,5 +1046,6 @@ fn of_document(file: &str, problem: &Problem, last_good_in_force: bool) -> Store
         hint: problem.hint.clone(),
         resource: problem.resource.clone(),
         last_good_in_force,
+        object: None,
     }
 }

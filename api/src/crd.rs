@@ -1,0 +1,1 @@
+//! CustomResourceDefinitions of the kinds.

@@ -1,0 +1,1 @@
+//! Attests callers by their service-account tokens.

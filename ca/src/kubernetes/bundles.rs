@@ -1,0 +1,1 @@
+//! The trust bundle in every namespace.

@@ -1,0 +1,1 @@
+//! Mounts trust into pods that ask for it.

@@ -1,0 +1,1 @@
+//! The pods that clients run in, as the API server knows them.

@@ -1,0 +1,1 @@
+//! What stands on the rules about themselves: accepted or not, and who obeys them.

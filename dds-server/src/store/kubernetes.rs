@@ -1,0 +1,1 @@
+//! Rules as objects of a Kubernetes API server.
