@@ -5,10 +5,10 @@
 //! rule kinds from which stores, views, streams and the SDK derive theirs.
 
 pub mod code;
-#[cfg(feature = "schema")]
-pub mod crd;
 pub mod condition;
 pub mod condition_route;
+#[cfg(feature = "schema")]
+pub mod crd;
 pub mod digest;
 #[cfg(feature = "manifest")]
 pub mod kind;
@@ -17,6 +17,8 @@ pub mod manifest;
 pub mod proto;
 #[cfg(feature = "manifest")]
 pub mod resource;
+#[cfg(feature = "manifest")]
+pub mod rule_status;
 pub mod service_key;
 pub mod spiffe;
 
