@@ -123,6 +123,31 @@ impl TrustBundle {
     }
 }
 
+/// The certificates of a PEM text of roots, 1 to 16 of them; what stands around the blocks
+/// means nothing. The error says what is wrong.
+pub(crate) fn roots_from_pem(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let blocks = pem::parse_many(text).map_err(|e| format!("it is no PEM ({e})"))?;
+    if let Some(other) = blocks.iter().find(|b| b.tag() != CERTIFICATE) {
+        return Err(format!("a {} block is in it; only certificates belong there", other.tag()));
+    }
+    if blocks.is_empty() {
+        return Err("no certificate is in it".into());
+    }
+    if blocks.len() > MAX_ROOTS {
+        return Err(format!("{} certificates are in it, {MAX_ROOTS} may be", blocks.len()));
+    }
+    let roots: Vec<_> =
+        blocks.into_iter().map(|b| CertificateDer::from(b.into_contents())).collect();
+    let mut store = RootCertStore::empty();
+    for root in &roots {
+        if root.len() > MAX_CERTIFICATE {
+            return Err("a certificate in it is too large".into());
+        }
+        store.add(root.clone()).map_err(|e| format!("a certificate in it is malformed ({e})"))?;
+    }
+    Ok(roots)
+}
+
 fn unusable(why: impl std::fmt::Display) -> IdentityError {
     IdentityError::new(
         Code::PeerUntrusted,
@@ -147,6 +172,24 @@ mod tests {
         assert_eq!(TrustBundle::from_pem(&bundle.to_pem()).expect("own PEM"), bundle);
         assert_eq!(TrustBundle::from_proto(bundle.to_proto()).expect("own message"), bundle);
         assert!(bundle.has_root(&fingerprint(&bundle.roots()[1])));
+    }
+
+    #[test]
+    fn roots_are_read_from_plain_pem() {
+        let key = PrivateKey::generate().expect("key");
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let root = params.self_signed(key.pair()).expect("signs").der().clone();
+        let plain = pem::encode(&pem::Pem::new(CERTIFICATE, root.to_vec()));
+        let noted = format!("# roots\n{plain}\nmore words\n{plain}");
+        assert_eq!(roots_from_pem(&noted), Ok(vec![root.clone(), root.clone()]));
+        let ours = TrustBundle::new("td", vec![root.clone()], 3).expect("good");
+        assert_eq!(roots_from_pem(&ours.to_pem()), Ok(vec![root]));
+        roots_from_pem("").expect_err("empty");
+        roots_from_pem(&plain.repeat(MAX_ROOTS + 1)).expect_err("too many");
+        roots_from_pem(&plain.replace("MI", "NI")).expect_err("malformed");
+        let error = roots_from_pem(&key.to_pem()).expect_err("a key");
+        assert!(!error.contains("MI"), "{error}");
     }
 
     #[test]

@@ -19,10 +19,11 @@ use tonic::{
     metadata::{Ascii, MetadataValue},
     transport::Channel,
 };
+use zeroize::Zeroizing;
 
 use crate::{
-    ConnectOptions, Expected, IdentityError, IdentityHandle, JoinToken, PrivateKey, Svid,
-    TrustBundle, connect,
+    ConnectOptions, Expected, IdentityError, IdentityHandle, JoinToken, KubernetesCredential,
+    PrivateKey, Svid, TrustBundle, connect,
     peer::system_time,
     tls::{self, Role},
 };
@@ -69,14 +70,8 @@ impl IdentityClient {
             Expected::authority(),
         )?;
         let mut request = issue_request(key, None, ttl)?;
-        let secret = token.bearer();
-        let mut bearer: MetadataValue<Ascii> = format!("Bearer {}", *secret)
-            .parse()
-            .map_err(|_| IdentityError::new(Code::TokenInvalid, "the token cannot be sent"))?;
-        bearer.set_sensitive(true);
-        request.metadata_mut().insert("authorization", bearer);
-        request.metadata_mut().insert(AUTHORIZATION_TYPE, MetadataValue::from_static(JOIN_TOKEN));
-        let svid = self.issue(tls, request, key, &token.trust_domain).await?;
+        show(&mut request, JOIN_TOKEN, &token.bearer())?;
+        let svid = self.issue(tls, request, key, || Some(&token.trust_domain)).await?;
         if !svid.bundle.has_root(&hex::encode(token.root_fingerprint)) {
             return Err(IdentityError::new(
                 Code::PeerUntrusted,
@@ -84,6 +79,22 @@ impl IdentityClient {
             ));
         }
         Ok(svid)
+    }
+
+    /// A certificate for a pod's service-account token; may be asked for again with the same
+    /// token while it lasts. The authority is authenticated by the roots before the token is
+    /// sent; its trust domain is the one of its own identity.
+    pub async fn join_kubernetes(
+        &self,
+        credential: &KubernetesCredential,
+        key: &PrivateKey,
+        ttl: Option<Duration>,
+    ) -> Result<Svid, IdentityError> {
+        let (tls, met) =
+            tls::rooted_contact_config(credential.roots.clone(), Expected::authority())?;
+        let mut request = issue_request(key, None, ttl)?;
+        show(&mut request, KUBERNETES_TOKEN, &credential.token)?;
+        self.issue(tls, request, key, || met.get()).await
     }
 
     /// The next certificate of the same identity, over mutual TLS with the current one.
@@ -96,7 +107,7 @@ impl IdentityClient {
         let identity = IdentityHandle::fixed(current.clone());
         let tls = tls::client_config(&identity, Expected::authority())?;
         let request = issue_request(key, Some(&current.spiffe), ttl)?;
-        let svid = self.issue(tls, request, key, &current.spiffe.trust_domain).await?;
+        let svid = self.issue(tls, request, key, || Some(&current.spiffe.trust_domain)).await?;
         if svid.spiffe != current.spiffe {
             return Err(IdentityError::new(
                 Code::OtherApplication,
@@ -150,20 +161,40 @@ impl IdentityClient {
         )
     }
 
-    async fn issue(
+    /// `trust_domain` is asked after the handshake, which may be what tells it.
+    async fn issue<'a>(
         &self,
         tls: Arc<ClientConfig>,
         request: Request<IssueCertificateRequest>,
         key: &PrivateKey,
-        trust_domain: &str,
+        trust_domain: impl FnOnce() -> Option<&'a str>,
     ) -> Result<Svid, IdentityError> {
         let mut client = self.connect(tls).await?;
         let answer = tokio::time::timeout(CALL, client.issue_certificate(request))
             .await
             .map_err(|_| self.slow())?
             .map_err(|status| IdentityError::from_status(&status))?;
+        let trust_domain = trust_domain().ok_or_else(|| {
+            IdentityError::new(Code::PeerUntrusted, "the authority showed no certificate")
+        })?;
         check(answer.into_inner(), key, trust_domain)
     }
+}
+
+/// Puts a credential into the request's metadata, where it is not printed.
+fn show(
+    request: &mut Request<IssueCertificateRequest>,
+    kind: &'static str,
+    secret: &str,
+) -> Result<(), IdentityError> {
+    let text = Zeroizing::new(format!("Bearer {secret}"));
+    let mut bearer: MetadataValue<Ascii> = text
+        .parse()
+        .map_err(|_| IdentityError::new(Code::TokenInvalid, "the token cannot be sent"))?;
+    bearer.set_sensitive(true);
+    request.metadata_mut().insert("authorization", bearer);
+    request.metadata_mut().insert(AUTHORIZATION_TYPE, MetadataValue::from_static(kind));
+    Ok(())
 }
 
 fn issue_request(

@@ -51,8 +51,7 @@ pub fn read_secret(path: &Path) -> Result<String, IdentityError> {
 }
 
 fn read_file(file: File, path: &Path) -> Result<String, IdentityError> {
-    let mut text = String::new();
-    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| match error.kind() {
+    bounded(file).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => IdentityError::new(
             Code::IdentityState,
             format!(
@@ -61,9 +60,19 @@ fn read_file(file: File, path: &Path) -> Result<String, IdentityError> {
             ),
         ),
         _ => failed(path)(error),
-    })?;
+    })
+}
+
+/// Reads a text file of at most 1 MiB that is not of the state folder.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    bounded(File::open(path)?)
+}
+
+fn bounded(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_FILE {
-        return Err(failed(path)(io::Error::other("it is larger than 1 MiB")));
+        return Err(io::Error::other("it is larger than 1 MiB"));
     }
     Ok(text)
 }

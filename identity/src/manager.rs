@@ -1,20 +1,20 @@
 //! Getting an identity, and keeping it current.
 
 use std::{
-    fmt,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
 
 use rulecast_api::{Code, SpiffeId};
+use rustls_pki_types::CertificateDer;
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    ConnectOptions, IdentityClient, IdentityError, IdentityHandle, IdentityUpdater, JoinToken,
-    PrivateKey, Svid, state::StateDir,
+    ConnectOptions, Credential, IdentityClient, IdentityError, IdentityHandle, IdentityUpdater,
+    PrivateKey, Svid, TokenSource, credential::read_roots, state::StateDir,
 };
 
-/// How long after its end a certificate may still be renewed.
+/// How long after its end a certificate may still be renewed. Not a pod's: it joins anew.
 pub const RENEWAL_GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// The wall clock is looked at this often: a timer alone sleeps through a
@@ -24,54 +24,22 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// Where a join token comes from.
-#[derive(Clone)]
-pub enum TokenSource {
-    /// The token itself.
-    Text(String),
-    /// A file that holds it, read when it is needed.
-    File(PathBuf),
-}
-
-impl fmt::Debug for TokenSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(_) => f.write_str("Text(..)"),
-            Self::File(path) => f.debug_tuple("File").field(path).finish(),
-        }
-    }
-}
-
-impl TokenSource {
-    async fn read(&self) -> Result<JoinToken, IdentityError> {
-        match self {
-            Self::Text(text) => text.parse(),
-            Self::File(path) => {
-                let text = tokio::fs::read_to_string(path).await.map_err(|e| {
-                    IdentityError::new(
-                        Code::CredentialMissing,
-                        format!("the join token {} cannot be read: {e}", path.display()),
-                    )
-                })?;
-                text.parse()
-            }
-        }
-    }
-}
-
 /// What an [`IdentityManager`] works with.
 #[derive(Clone, Debug)]
 pub struct IdentityConfig {
     /// The authority, `host:port`.
     pub ca: String,
-    /// For the first certificate. Not looked at while the state folder holds
-    /// one that can be used or renewed.
+    /// For the first certificate. A join token is not looked at while the state folder holds
+    /// a certificate that can be used or renewed. A pod's credential also helps whenever a
+    /// certificate has ended or is refused.
     pub token: Option<TokenSource>,
-    /// Folder that keeps key and certificate; `None`: they end with the process.
+    /// Folder that keeps key and certificate; `None`: they end with the process, as they
+    /// always do with [`TokenSource::Kubernetes`].
     pub state_dir: Option<PathBuf>,
     /// The namespace that the identity must have, if it matters.
     pub namespace: Option<String>,
-    /// The application that the identity must have, if it matters.
+    /// The application that the identity must have, if it matters. Not looked at with
+    /// [`TokenSource::Kubernetes`], where an identity names a service account.
     pub application: Option<String>,
     /// Wanted life of certificates; `None`: the authority's default.
     pub ttl: Option<Duration>,
@@ -118,20 +86,24 @@ pub struct IdentityManager {
     state: Option<StateDir>,
     /// Without a state folder: the key of a join whose answer has not come yet.
     join_key: Option<PrivateKey>,
+    /// In a pod: the roots in the file when it was looked at last.
+    roots: Vec<CertificateDer<'static>>,
 }
 
 impl IdentityManager {
     /// Waits for an identity: from the state folder, or of the authority by the
-    /// join token. Returns a handle and the worker that renews it; spawn the
-    /// worker, it never ends. Goes on trying while the authority is not
+    /// join token or the pod's credential. Returns a handle and the worker that renews it;
+    /// spawn the worker, it never ends. Goes on trying while the authority is not
     /// reachable (cancel by dropping, see `config.status` meanwhile); fails
-    /// when waiting would not help.
+    /// when waiting would not help. In a pod also a refusal is tried again, because the
+    /// kubelet replaces token and roots.
     pub async fn start(
         config: IdentityConfig,
     ) -> Result<(IdentityHandle, impl Future<Output = ()> + Send + 'static), IdentityError> {
-        let state = config.state_dir.clone().map(StateDir::open).transpose()?;
+        let kept = config.state_dir.clone().filter(|_| !lasting(&config));
+        let state = kept.map(StateDir::open).transpose()?;
         let client = IdentityClient::new(config.ca.clone(), config.connect.clone());
-        let mut manager = Self { config, client, state, join_key: None };
+        let mut manager = Self { config, client, state, join_key: None, roots: Vec::new() };
         let mut svid = manager.stored()?;
         let mut pause = Pause::new(MAX_PAUSE);
         let svid = loop {
@@ -144,7 +116,7 @@ impl IdentityManager {
                 Err(error) => {
                     manager.failed(&error);
                     // A restart helps no more than waiting would: the answer stays the same.
-                    if !error.is_temporary() {
+                    if !manager.may_pass(&error) {
                         return Err(error);
                     }
                     sleep(pause.next()).await;
@@ -186,17 +158,28 @@ impl IdentityManager {
         Ok(Some(svid))
     }
 
+    /// Whether another attempt may end otherwise.
+    fn may_pass(&self, error: &IdentityError) -> bool {
+        // These the next token and the next roots do not mend.
+        let settled = matches!(
+            error.code(),
+            Code::ConfigInvalid | Code::CredentialMissing | Code::OtherApplication
+        );
+        error.is_temporary() || lasting(&self.config) && !settled
+    }
+
     fn is_ours(&self, spiffe: &SpiffeId, what: &str) -> Result<(), IdentityError> {
         let IdentityConfig { namespace, application, .. } = &self.config;
+        let application = application.as_ref().filter(|_| !lasting(&self.config));
         if namespace.as_ref().is_some_and(|namespace| spiffe.namespace != *namespace)
-            || application.as_ref().is_some_and(|name| spiffe.workload.name() != name)
+            || application.is_some_and(|name| spiffe.workload.name() != name)
         {
             return Err(IdentityError::new(
                 Code::OtherApplication,
                 format!(
                     "{what} {spiffe}, but this is application {} in namespace {}; give each \
                      application its own token and state folder",
-                    application.as_deref().unwrap_or("(any)"),
+                    application.map_or("(any)", String::as_str),
                     namespace.as_deref().unwrap_or("(any)"),
                 ),
             ));
@@ -206,14 +189,26 @@ impl IdentityManager {
 
     /// The next certificate: renewed if there is one that may be, else joined.
     async fn next(&mut self, current: Option<&Svid>) -> Result<Svid, IdentityError> {
-        let svid = match current {
-            Some(svid)
-                if SystemTime::now() <= svid.not_after + RENEWAL_GRACE
-                    || self.config.token.is_none() =>
-            {
-                self.client.renew(svid, &PrivateKey::generate()?, self.config.ttl).await?
+        let renewed = match current.filter(|svid| self.is_renewable(svid)) {
+            None => None,
+            Some(svid) => {
+                let key = PrivateKey::generate()?;
+                match self.client.renew(svid, &key, self.config.ttl).await {
+                    Ok(new) => Some(new),
+                    // What was good for the first certificate is no weaker than the
+                    // certificate, and knows of new roots.
+                    Err(error) if lasting(&self.config) && !error.is_temporary() => {
+                        tracing::warn!(code = %error.code(), error = error.message(),
+                            "the certificate is not renewed, joining anew");
+                        None
+                    }
+                    Err(error) => return Err(error),
+                }
             }
-            _ => self.join().await?,
+        };
+        let svid = match renewed {
+            Some(svid) => svid,
+            None => self.join(current).await?,
         };
         self.config.status.send_modify(|status| {
             status.spiffe = Some(svid.spiffe.clone());
@@ -231,7 +226,16 @@ impl IdentityManager {
         Ok(svid)
     }
 
-    async fn join(&mut self) -> Result<Svid, IdentityError> {
+    /// Whether the certificate itself may still get the next one.
+    fn is_renewable(&self, svid: &Svid) -> bool {
+        let now = SystemTime::now();
+        if lasting(&self.config) {
+            return svid.is_valid_at(now);
+        }
+        now <= svid.not_after + RENEWAL_GRACE || self.config.token.is_none()
+    }
+
+    async fn join(&mut self, current: Option<&Svid>) -> Result<Svid, IdentityError> {
         let source = self.config.token.as_ref().ok_or_else(|| {
             IdentityError::new(
                 Code::CredentialMissing,
@@ -239,15 +243,46 @@ impl IdentityManager {
                  `rulecast ca token create`",
             )
         })?;
-        let token = source.read().await?;
+        let credential = source.read().await?;
         let key = match (&self.state, &self.join_key) {
             (Some(state), _) => state.join_key()?,
             (None, Some(key)) => key.clone(),
             (None, None) => self.join_key.insert(PrivateKey::generate()?).clone(),
         };
-        let svid = self.client.join(&token, &key, self.config.ttl).await?;
-        self.is_ours(&svid.spiffe, "the join token is of")?;
-        Ok(svid)
+        match credential {
+            Credential::Join(token) => {
+                let svid = self.client.join(&token, &key, self.config.ttl).await?;
+                self.is_ours(&svid.spiffe, "the join token is of")?;
+                Ok(svid)
+            }
+            Credential::Kubernetes(credential) => {
+                let ttl = self.config.ttl;
+                let svid = self.client.join_kubernetes(&credential, &key, ttl).await?;
+                self.is_ours(&svid.spiffe, "the service-account token is of")?;
+                if let Some(current) = current {
+                    same_workload(current, &svid)?;
+                }
+                self.roots = credential.roots;
+                Ok(svid)
+            }
+        }
+    }
+
+    /// Whether a root has come into the pod's file that `svid` does not know: whoever has a
+    /// certificate under it would be taken for a stranger until the next renewal. Each
+    /// content of the file counts once.
+    async fn roots_have_come(&mut self, svid: &Svid) -> bool {
+        let Some(TokenSource::Kubernetes { bundle, .. }) = &self.config.token else {
+            return false;
+        };
+        // One that cannot be read now is looked at again soon.
+        let Ok(roots) = read_roots(bundle).await else { return false };
+        if roots == self.roots {
+            return false;
+        }
+        let new = roots.iter().any(|root| !svid.bundle.roots().contains(root));
+        self.roots = roots;
+        new
     }
 
     fn failed(&self, error: &IdentityError) {
@@ -270,6 +305,10 @@ impl IdentityManager {
                     }
                     _ => break,
                 }
+                if self.roots_have_come(&svid).await {
+                    tracing::info!("the authority has a new root, renewing early");
+                    break;
+                }
             }
             let mut pause = Pause::new((rest / 4).clamp(Duration::from_millis(100), MAX_PAUSE));
             loop {
@@ -285,6 +324,23 @@ impl IdentityManager {
             }
         }
     }
+}
+
+/// Whether the credential for the first certificate serves for every later one too.
+fn lasting(config: &IdentityConfig) -> bool {
+    config.token.as_ref().is_some_and(TokenSource::is_lasting)
+}
+
+/// A pod has one service account for its life; only the trust domain may get another name.
+fn same_workload(before: &Svid, now: &Svid) -> Result<(), IdentityError> {
+    let (before, now) = (&before.spiffe, &now.spiffe);
+    if (&before.namespace, &before.workload) == (&now.namespace, &now.workload) {
+        return Ok(());
+    }
+    Err(IdentityError::new(
+        Code::OtherApplication,
+        format!("this is {before}, the service-account token is of {now}"),
+    ))
 }
 
 /// `at`, up to a tenth of `rest` earlier or later.

@@ -7,7 +7,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, OnceLock},
     time::{Duration, SystemTime},
 };
 
@@ -248,7 +248,33 @@ pub fn first_contact_config(
     root_fingerprint: [u8; 32],
     expected: Expected,
 ) -> Result<Arc<ClientConfig>, IdentityError> {
-    let trust = Trust::Pinned { trust_domain: trust_domain.into(), root_fingerprint };
+    anonymous(Trust::Pinned { trust_domain: trust_domain.into(), root_fingerprint }, expected)
+}
+
+/// The trust domain of the server that was met, once it was.
+#[derive(Clone, Debug, Default)]
+pub struct MetDomain(Arc<OnceLock<String>>);
+
+impl MetDomain {
+    /// `None` before the first handshake that went well.
+    pub fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+/// For the first contact, without a certificate, where the authority's roots are known: the
+/// server's chain must end in one of them, and be of `expected`. Its trust domain is its own;
+/// it is told, and a second server must have the same.
+pub fn rooted_contact_config(
+    roots: Vec<CertificateDer<'static>>,
+    expected: Expected,
+) -> Result<(Arc<ClientConfig>, MetDomain), IdentityError> {
+    let met = MetDomain::default();
+    let config = anonymous(Trust::Roots { roots, met: met.clone() }, expected)?;
+    Ok((config, met))
+}
+
+fn anonymous(trust: Trust, expected: Expected) -> Result<Arc<ClientConfig>, IdentityError> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(unusable)?
@@ -349,6 +375,7 @@ impl ClientCertVerifier for ClientVerifier {
 enum Trust {
     Current(IdentityHandle),
     Pinned { trust_domain: String, root_fingerprint: [u8; 32] },
+    Roots { roots: Vec<CertificateDer<'static>>, met: MetDomain },
 }
 
 #[derive(Debug)]
@@ -358,9 +385,21 @@ struct ServerVerifier {
 }
 
 impl ServerVerifier {
-    fn bundle(&self, presented: &[CertificateDer<'_>]) -> Result<Arc<TrustBundle>, IdentityError> {
+    fn bundle(
+        &self,
+        leaf: &CertificateDer<'_>,
+        presented: &[CertificateDer<'_>],
+    ) -> Result<Arc<TrustBundle>, IdentityError> {
         match &self.trust {
             Trust::Current(identity) => Ok(identity.bundle()),
+            Trust::Roots { roots, met } => {
+                // Its own word; the roots vouch for it when the chain is verified.
+                let domain = match met.get() {
+                    Some(domain) => domain.to_owned(),
+                    None => PeerIdentity::from_der(leaf)?.spiffe.trust_domain,
+                };
+                TrustBundle::new(domain, roots.clone(), 0).map(Arc::new)
+            }
             Trust::Pinned { trust_domain, root_fingerprint } => {
                 let root = presented
                     .iter()
@@ -393,10 +432,15 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        self.bundle(intermediates)
+        self.bundle(end_entity, intermediates)
             .and_then(|bundle| verify_chain(end_entity, intermediates, &bundle, now, Role::Server))
-            .and_then(|peer| self.expected.check(&peer.spiffe))
-            .map(|()| ServerCertVerified::assertion())
+            .and_then(|peer| {
+                self.expected.check(&peer.spiffe)?;
+                if let Trust::Roots { met, .. } = &self.trust {
+                    met.0.get_or_init(|| peer.spiffe.trust_domain);
+                }
+                Ok(ServerCertVerified::assertion())
+            })
             .map_err(|error| {
                 rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(
                     error,
@@ -426,5 +470,27 @@ impl ServerCertVerifier for ServerVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_services_are_known_by_name_on_kubernetes_and_off_it() {
+        let of = |text: &str| text.parse::<SpiffeId>().expect(text);
+        for (expected, name) in
+            [(Expected::dds(), "rulecast-dds"), (Expected::authority(), "rulecast-ca")]
+        {
+            for shape in ["app", "sa"] {
+                let good = of(&format!("spiffe://td/ns/rulecast-system/{shape}/{name}"));
+                assert_eq!(expected.check(&good), Ok(()));
+                let elsewhere = of(&format!("spiffe://td/ns/default/{shape}/{name}"));
+                assert_eq!(expected.check(&elsewhere).expect_err("ns").code(), Code::PeerIdentity);
+                let other = of(&format!("spiffe://td/ns/rulecast-system/{shape}/default"));
+                assert_eq!(expected.check(&other).expect_err("name").code(), Code::PeerIdentity);
+            }
+        }
     }
 }

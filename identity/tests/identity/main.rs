@@ -1,5 +1,6 @@
 //! Identities over real connections.
 
+mod kubernetes;
 mod manager;
 mod support;
 mod tls;

@@ -1,6 +1,7 @@
 //! An authority made on the spot, which can also issue what a real one never would.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -19,7 +20,7 @@ use rulecast_api::proto::identity::v1::{
 };
 use rulecast_identity::{
     AttestedFacts, IdentityHandle, JoinToken, Peer, PrivateKey, ServeOptions, Svid, TrustBundle,
-    facts, peer::PeerIdentity, serve_tls,
+    client, facts, peer::PeerIdentity, serve_tls,
 };
 use rustls::{ServerConfig, pki_types::CertificateDer};
 use tokio::net::TcpListener;
@@ -70,6 +71,15 @@ impl Authority {
 
     pub(crate) fn service(&self, application: &str) -> String {
         format!("spiffe://{}/ns/rulecast-system/app/{application}", self.domain)
+    }
+
+    pub(crate) fn account(&self, name: &str) -> String {
+        format!("spiffe://{}/ns/default/sa/{name}", self.domain)
+    }
+
+    /// The roots as plain PEM.
+    pub(crate) fn pem(&self) -> String {
+        pem::encode(&pem::Pem::new("CERTIFICATE", self.root.to_vec()))
     }
 
     pub(crate) fn token(&self) -> JoinToken {
@@ -138,9 +148,15 @@ pub(crate) fn fingerprint_of(der: &[u8]) -> [u8; 32] {
 
 /// What the authority in the tests does with calls.
 pub(crate) struct Service {
-    pub(crate) authority: Arc<Authority>,
+    pub(crate) authority: Mutex<Arc<Authority>>,
     /// Of whom a join token is.
     pub(crate) joins_as: String,
+    /// The service-account tokens that are good now, and whose they are.
+    pub(crate) accounts: Mutex<HashMap<String, String>>,
+    /// How long before its end a certificate should be renewed; `None`: at half of its life.
+    pub(crate) renew_before_end: Mutex<Option<Duration>>,
+    /// Takes no certificate for a credential.
+    pub(crate) refuses_renewals: AtomicBool,
     /// Life of certificates.
     pub(crate) ttl: Mutex<Duration>,
     /// Signs, but its answer is lost.
@@ -157,8 +173,11 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(authority: &Arc<Authority>, application: &str) -> Arc<Self> {
         Arc::new(Self {
-            authority: authority.clone(),
+            authority: Mutex::new(authority.clone()),
             joins_as: authority.id(application),
+            accounts: Mutex::default(),
+            renew_before_end: Mutex::default(),
+            refuses_renewals: AtomicBool::new(false),
             ttl: Mutex::new(HOUR),
             loses_answers: AtomicBool::new(false),
             down: AtomicBool::new(false),
@@ -180,11 +199,21 @@ impl IdentityService for Service {
             return Err(Status::unavailable("down"));
         }
         let peer = request.extensions().get::<Peer>().expect("served by serve_tls").clone();
-        let joining = request.metadata().contains_key("authorization");
-        let uri = match (&peer.identity, joining) {
-            (Some(peer), false) => peer.spiffe.to_string(),
-            (_, true) => self.joins_as.clone(),
-            (None, false) => return Err(Status::unauthenticated("RC0401: no credential")),
+        let text = |name| request.metadata().get(name).map(|v| v.to_str().expect("ASCII"));
+        let uri = match (&peer.identity, text(client::AUTHORIZATION_TYPE)) {
+            (Some(_), None) if self.refuses_renewals.load(Ordering::SeqCst) => {
+                return Err(Status::permission_denied("RC0405: not this one"));
+            }
+            (Some(peer), None) => peer.spiffe.to_string(),
+            (_, Some(client::JOIN_TOKEN)) => self.joins_as.clone(),
+            (None, Some(client::KUBERNETES_TOKEN)) => {
+                let token = text("authorization").and_then(|t| t.strip_prefix("Bearer "));
+                let accounts = self.accounts.lock().expect("lock");
+                token.and_then(|token| accounts.get(token)).cloned().ok_or_else(|| {
+                    Status::unauthenticated("RC0402: the API server does not know this token")
+                })?
+            }
+            _ => return Err(Status::unauthenticated("RC0401: no credential")),
         };
         self.peers.lock().expect("lock").push(peer.identity);
         let csr = request.into_inner().csr;
@@ -194,7 +223,9 @@ impl IdentityService for Service {
         let key = SubjectPublicKeyInfo::from_der(&public).expect("key");
         self.keys.lock().expect("lock").push(public);
         let (now, ttl) = (SystemTime::now(), *self.ttl.lock().expect("lock"));
-        let chain = self.authority.sign(&uri, &key, now - HOUR, now + ttl);
+        let authority = self.authority.lock().expect("lock").clone();
+        let chain = authority.sign(&uri, &key, now - HOUR, now + ttl);
+        let before_end = self.renew_before_end.lock().expect("lock").unwrap_or(ttl / 2);
         if self.loses_answers.load(Ordering::SeqCst) {
             return Err(Status::unavailable("lost"));
         }
@@ -203,10 +234,10 @@ impl IdentityService for Service {
         };
         Ok(Response::new(IssueCertificateResponse {
             chain: chain.into_iter().map(|c| c.to_vec().into()).collect(),
-            bundle: Some(self.authority.bundle().to_proto()),
+            bundle: Some(authority.bundle().to_proto()),
             not_before: unix(now - HOUR),
             not_after: unix(now + ttl),
-            renew_at: unix(now + ttl / 2),
+            renew_at: unix(now + ttl - before_end),
             spiffe_id: uri,
         }))
     }
@@ -215,7 +246,8 @@ impl IdentityService for Service {
         &self,
         _: Request<GetTrustBundleRequest>,
     ) -> Result<Response<WireBundle>, Status> {
-        Ok(Response::new(self.authority.bundle().to_proto()))
+        let authority = self.authority.lock().expect("lock").clone();
+        Ok(Response::new(authority.bundle().to_proto()))
     }
 }
 
