@@ -9,7 +9,10 @@ use rulecast_api::Code;
 #[non_exhaustive]
 pub enum ClusterError {
     /// There is no usable kubeconfig, and this is no pod.
-    #[error("{}: {what}: {reason}; give --kubeconfig, or run in a pod with a service account", Code::ConfigInvalid)]
+    #[error(
+        "{}: {what}: {reason}; give --kubeconfig, or run in a pod with a service account",
+        Code::ConfigInvalid
+    )]
     Config {
         /// What was tried.
         what: String,
