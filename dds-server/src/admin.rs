@@ -26,9 +26,6 @@ use crate::{
     views::Views,
 };
 
-/// Most reasons that are told per rule; the counts are exact.
-const REASONS: usize = 5;
-
 /// Makes the socket at `path`, for its owner alone (0600). One that a dead plane
 /// left is replaced; one that answers, or another thing of that name, is not.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
@@ -87,7 +84,7 @@ impl Admin {
         // Disabled rules are not delivered; nobody should have them.
         let item = self.views.item(id);
         let held =
-            item.as_ref().map(|item| rollout.rule(&key, &item.digest, REASONS)).unwrap_or_default();
+            item.as_ref().map(|item| rollout.rule(&key, &item.digest)).unwrap_or_default();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         RuleStatus {
             r#type: id.kind.type_name.to_owned(),

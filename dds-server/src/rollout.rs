@@ -12,12 +12,20 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use rulecast_api::{Digest, Kind};
+use tokio::sync::watch;
 
 use crate::view::View;
+
+mod tally;
+
+pub use tally::{KindRollout, REASONS, RuleRollout};
+
+/// How long a client may take to answer before it counts as lagging, unless told otherwise.
+pub const ACK_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Shards of the table of streams; updates of different streams seldom meet.
 const SHARDS: usize = 16;
@@ -161,9 +169,25 @@ struct KindRecord {
     acked: Option<(Arc<View>, i64)>,
     rejected: Arc<[Rejected]>,
     refused: Option<(Arc<View>, String)>,
+    /// Since when the client owes an answer: it should hold something else than what it
+    /// answered for last. `None`: it owes none.
+    owes_since: Option<Instant>,
 }
 
 impl KindRecord {
+    /// Notes that the client has a new view before it.
+    fn on_view(&mut self, now: Instant, view: Arc<View>) {
+        self.current = Some(view);
+        // A client that is silent stays so, however many views go by.
+        let since = self.owes_since.unwrap_or(now);
+        self.owes_since = (self.state() == State::Pending).then_some(since);
+    }
+
+    /// Notes that the client has answered for something.
+    fn on_answer(&mut self, now: Instant) {
+        self.owes_since = (self.state() == State::Pending).then_some(now);
+    }
+
     fn state(&self) -> State {
         let Some(current) = &self.current else { return State::Pending };
         if let Some((refused, _)) = &self.refused
@@ -184,6 +208,8 @@ impl KindRecord {
 struct Record {
     peer: Peer,
     node: NodeInfo,
+    /// For people, made once.
+    name: Arc<str>,
     kinds: BTreeMap<Kind, KindRecord>,
 }
 
@@ -199,11 +225,16 @@ pub struct Rollout {
 struct Shared {
     shards: [Shard; SHARDS],
     next: AtomicU64,
+    changes: watch::Sender<u64>,
 }
 
 impl Shared {
     fn shard(&self, id: u64) -> MutexGuard<'_, HashMap<u64, Record>> {
         lock(&self.shards[(id % SHARDS as u64) as usize])
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 }
 
@@ -222,28 +253,21 @@ pub struct Tracked {
 impl Tracked {
     /// Takes a report of the stream's engine.
     pub fn report(&self, report: Report) {
-        let mut shard = self.shared.shard(self.id);
-        let Some(record) = shard.get_mut(&self.id) else { return };
-        match report {
-            Report::Node(node) => record.node = node,
-            Report::Subscribed { kind } => {
-                record.kinds.entry(kind).or_default();
-            }
-            Report::View { kind, view } => {
-                record.kinds.entry(kind).or_default().current = Some(view);
-            }
-            Report::Sent { kind, revision, .. } => {
-                record.kinds.entry(kind).or_default().sent_revision = revision;
-            }
-            Report::Applied { kind, view, revision, rejected, took: _ } => {
-                let kind = record.kinds.entry(kind).or_default();
-                kind.acked = Some((view, revision));
-                kind.rejected = rejected;
-                kind.refused = None;
-            }
-            Report::Refused { kind, view, reason } => {
-                record.kinds.entry(kind).or_default().refused = Some((view, reason));
-            }
+        // Tokio's clock, which a test can hold.
+        self.report_at(tokio::time::Instant::now().into_std(), report);
+    }
+
+    /// Takes a report that was made at a certain time.
+    pub fn report_at(&self, now: Instant, report: Report) {
+        // What was sent changes nobody's standing.
+        let counts = !matches!(report, Report::Sent { .. });
+        {
+            let mut shard = self.shared.shard(self.id);
+            let Some(record) = shard.get_mut(&self.id) else { return };
+            record.take(now, report);
+        }
+        if counts {
+            self.shared.changed();
         }
     }
 }
@@ -251,6 +275,7 @@ impl Tracked {
 impl Drop for Tracked {
     fn drop(&mut self) {
         self.shared.shard(self.id).remove(&self.id);
+        self.shared.changed();
     }
 }
 
@@ -263,7 +288,8 @@ impl Rollout {
     /// Adds a stream.
     pub fn track(&self, peer: Peer) -> Tracked {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        let record = Record { peer, node: NodeInfo::default(), kinds: BTreeMap::new() };
+        let name = peer.spiffe_id.as_str().into();
+        let record = Record { peer, node: NodeInfo::default(), name, kinds: BTreeMap::new() };
         self.shared.shard(id).insert(id, record);
         Tracked { shared: self.shared.clone(), id }
     }
@@ -288,17 +314,38 @@ impl Rollout {
         clients.into_iter().map(|(_, client)| client).collect()
     }
 
+    /// Changes whenever somebody's standing may have changed. The number only counts.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.changes.subscribe()
+    }
+
     /// What the clients of a kind hold now, for any number of questions.
     pub fn kind(&self, kind: Kind) -> KindRollout {
-        let mut rollout = KindRollout::default();
+        self.kind_at(kind, &HashMap::new(), tokio::time::Instant::now().into_std(), ACK_DEADLINE)
+    }
+
+    /// What the clients of a kind hold, measured by the views that their scopes have now, by
+    /// scope hash. A stream may not have heard of its newest view yet; without it nobody could
+    /// tell whether a new rule matches nobody or is on its way. Who owes an answer for
+    /// `ack_deadline` or longer lags.
+    pub fn kind_at(
+        &self,
+        kind: Kind,
+        views: &HashMap<Digest, Arc<View>>,
+        now: Instant,
+        ack_deadline: Duration,
+    ) -> KindRollout {
+        let mut tally = tally::Tally::new(now, ack_deadline);
         for shard in &self.shared.shards {
             for record in lock(shard).values() {
                 if let Some(held) = record.kinds.get(&kind) {
-                    rollout.add(record, held);
+                    let own = held.current.as_ref();
+                    let newest = own.and_then(|view| views.get(&view.scope_hash));
+                    tally.add(&record.name, held, newest.or(own));
                 }
             }
         }
-        rollout
+        tally.finish()
     }
 }
 
@@ -321,119 +368,34 @@ impl Record {
         ClientStatus { peer: self.peer.clone(), node: self.node.clone(), kinds: kinds.collect() }
     }
 
-    fn name(&self) -> String {
-        if self.node.instance.is_empty() {
-            self.peer.spiffe_id.clone()
-        } else {
-            format!("{} {}", self.peer.spiffe_id, self.node.instance)
-        }
-    }
-}
-
-/// Clients that stand at one view.
-#[derive(Debug)]
-struct Group {
-    view: Arc<View>,
-    clients: usize,
-}
-
-#[derive(Debug)]
-struct Refusal {
-    client: String,
-    /// What the client holds instead.
-    acked: Option<Arc<View>>,
-    refused: Arc<View>,
-    reason: String,
-}
-
-/// What the clients of one kind hold: a snapshot.
-#[derive(Debug, Default)]
-pub struct KindRollout {
-    streams: usize,
-    converged: usize,
-    current: HashMap<Digest, Group>,
-    acked: HashMap<Digest, Group>,
-    /// By item: who rejected it, and why.
-    rejected: HashMap<Digest, Vec<(String, String)>>,
-    refusals: Vec<Refusal>,
-}
-
-/// How one rule is held.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuleRollout {
-    /// Clients that should have it.
-    pub matched: usize,
-    /// Clients that hold exactly this version.
-    pub applied: usize,
-    /// Clients that refused this version.
-    pub rejected: usize,
-    /// Some of those: client and reason.
-    pub reasons: Vec<(String, String)>,
-}
-
-impl KindRollout {
-    fn add(&mut self, record: &Record, held: &KindRecord) {
-        self.streams += 1;
-        self.converged += usize::from(held.state() != State::Pending);
-        let count = |groups: &mut HashMap<_, Group>, view: &Arc<View>| {
-            let group = Group { view: view.clone(), clients: 0 };
-            groups.entry(view.set_digest).or_insert(group).clients += 1;
-        };
-        if let Some(view) = &held.current {
-            count(&mut self.current, view);
-        }
-        if let Some((view, _)) = &held.acked {
-            count(&mut self.acked, view);
-            for rejected in held.rejected.iter() {
-                let reasons = self.rejected.entry(rejected.digest).or_default();
-                reasons.push((record.name(), rejected.reason.clone()));
-            }
-        }
-        if let Some((refused, reason)) = &held.refused {
-            self.refusals.push(Refusal {
-                client: record.name(),
-                acked: held.acked.as_ref().map(|(view, _)| view.clone()),
-                refused: refused.clone(),
-                reason: reason.clone(),
-            });
-        }
-    }
-
-    /// Streams that want the kind.
-    pub fn streams(&self) -> usize {
-        self.streams
-    }
-
-    /// Those of them that have answered for what they should hold.
-    pub fn converged(&self) -> usize {
-        self.converged
-    }
-
-    /// How a version of a rule is held, with at most `sample` reasons.
-    pub fn rule(&self, key: &str, digest: &Digest, sample: usize) -> RuleRollout {
-        let has = |view: &View| view.get(key).is_some_and(|item| item.digest == *digest);
-        let mut rule = RuleRollout::default();
-        for group in self.current.values().filter(|g| g.view.get(key).is_some()) {
-            rule.matched += group.clients;
-        }
-        for group in self.acked.values().filter(|g| has(&g.view)) {
-            rule.applied += group.clients;
-        }
-        if let Some(rejected) = self.rejected.get(digest) {
-            // Whoever rejected it acknowledged a view with it.
-            rule.applied = rule.applied.saturating_sub(rejected.len());
-            rule.rejected += rejected.len();
-            rule.reasons.extend(rejected.iter().take(sample).cloned());
-        }
-        for refusal in &self.refusals {
-            if has(&refusal.refused) && !refusal.acked.as_deref().is_some_and(has) {
-                rule.rejected += 1;
-                if rule.reasons.len() < sample {
-                    rule.reasons.push((refusal.client.clone(), refusal.reason.clone()));
+    fn take(&mut self, now: Instant, report: Report) {
+        match report {
+            Report::Node(node) => {
+                if !node.instance.is_empty() {
+                    self.name = format!("{} {}", self.peer.spiffe_id, node.instance).into();
                 }
+                self.node = node;
+            }
+            Report::Subscribed { kind } => {
+                self.kinds.entry(kind).or_default();
+            }
+            Report::View { kind, view } => self.kinds.entry(kind).or_default().on_view(now, view),
+            Report::Sent { kind, revision, .. } => {
+                self.kinds.entry(kind).or_default().sent_revision = revision;
+            }
+            Report::Applied { kind, view, revision, rejected, took: _ } => {
+                let kind = self.kinds.entry(kind).or_default();
+                kind.acked = Some((view, revision));
+                kind.rejected = rejected;
+                kind.refused = None;
+                kind.on_answer(now);
+            }
+            Report::Refused { kind, view, reason } => {
+                let kind = self.kinds.entry(kind).or_default();
+                kind.refused = Some((view, reason));
+                kind.on_answer(now);
             }
         }
-        rule
     }
 }
 
@@ -494,7 +456,7 @@ mod tests {
             applies(client, &old, &[]);
         }
         let counts = |key: &str, item: &Arc<Item>| {
-            let rule = rollout.kind(KIND).rule(key, &item.digest, 8);
+            let rule = rollout.kind(KIND).rule(key, &item.digest);
             (rule.matched, rule.applied, rule.rejected)
         };
         assert_eq!(counts("a", &a1), (4, 4, 0));
@@ -507,7 +469,7 @@ mod tests {
         applies(&clients[1], &new, &[(&a2, "bad")]);
         let (kind, reason) = (KIND, "RC0601 none of it".to_owned());
         clients[2].report(Report::Refused { kind, view: new.clone(), reason });
-        let rule = rollout.kind(KIND).rule("a", &a2.digest, 8);
+        let rule = rollout.kind(KIND).rule("a", &a2.digest);
         assert_eq!((rule.matched, rule.applied, rule.rejected), (4, 1, 2));
         assert!(rule.reasons.contains(&("y".into(), "bad".into())));
         assert!(rule.reasons.contains(&("z".into(), "RC0601 none of it".into())));
@@ -534,6 +496,147 @@ mod tests {
             applies(client, &view, &[]);
         }
         let kind = rollout.kind(KIND);
-        assert_eq!((kind.acked.len(), kind.rule("a", &a.digest, 1).applied), (1, 100));
+        assert_eq!(kind.rule("a", &a.digest).applied, 100);
+    }
+
+    fn at(rollout: &Rollout, views: &[&Arc<View>], now: Instant) -> KindRollout {
+        let views = views.iter().map(|view| (view.scope_hash, Arc::clone(view))).collect();
+        rollout.kind_at(KIND, &views, now, Duration::from_secs(10))
+    }
+
+    fn sees(client: &Tracked, now: Instant, view: &Arc<View>) {
+        client.report_at(now, Report::View { kind: KIND, view: view.clone() });
+    }
+
+    fn answers(client: &Tracked, now: Instant, view: &Arc<View>) {
+        let (revision, rejected) = (view.revision, Arc::from([]));
+        let took = Duration::ZERO;
+        let report = Report::Applied { kind: KIND, view: view.clone(), revision, rejected, took };
+        client.report_at(now, report);
+    }
+
+    #[test]
+    fn who_is_silent_for_long_lags_with_what_it_does_not_hold() {
+        let rollout = Rollout::new();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let (a1, a2, b, c) = (item("a", 1), item("a", 2), item("b", 1), item("c", 1));
+        let (one, two) = (view(1, &[&a1, &b]), view(2, &[&a2, &b]));
+        let three = view(3, &[&a2, &b, &c]);
+        let (quick, slow) = (rollout.track(peer("quick")), rollout.track(peer("slow")));
+        for client in [&quick, &slow] {
+            sees(client, start, &one);
+            answers(client, start, &one);
+            sees(client, after(1), &two);
+        }
+        answers(&quick, after(2), &two);
+        let early = at(&rollout, &[&two], after(10));
+        assert_eq!((early.current("a").lagging, early.next_late()), (0, Some(after(11))));
+        // A newer view gives no new time to a client that owes an answer.
+        sees(&slow, after(9), &three);
+        sees(&quick, after(9), &three);
+        let late = at(&rollout, &[&three], after(11));
+        assert_eq!(late.next_late(), Some(after(19)), "the quick one owes one too");
+        let held = |key: &str| {
+            let rule = late.current(key);
+            (rule.matched, rule.applied, rule.lagging, rule.pending(), rule.laggards)
+        };
+        let slow_one = vec!["slow".to_owned()];
+        assert_eq!(held("a"), (2, 1, 1, 1, slow_one.clone()));
+        assert_eq!(held("b"), (2, 2, 0, 0, vec![]), "both hold it");
+        assert_eq!(held("c"), (2, 0, 1, 2, slow_one), "who is silent is late with all");
+        // An answer for what was replaced since is an answer.
+        answers(&slow, after(12), &two);
+        let again = at(&rollout, &[&three], after(13));
+        assert_eq!((again.current("a").applied, again.current("c").lagging), (2, 0));
+        assert_eq!(again.next_late(), Some(after(19)));
+        answers(&slow, after(13), &three);
+        answers(&quick, after(13), &three);
+        assert_eq!(at(&rollout, &[&three], after(60)).next_late(), None);
+    }
+
+    #[test]
+    fn the_newest_views_count_before_streams_hear_of_them() {
+        let rollout = Rollout::new();
+        let start = Instant::now();
+        let (a1, a2, b) = (item("a", 1), item("a", 2), item("b", 1));
+        let old = view(1, &[&a1]);
+        let client = rollout.track(peer("x"));
+        sees(&client, start, &old);
+        answers(&client, start, &old);
+        let new = view(2, &[&a2, &b]);
+        let kind = at(&rollout, &[&new], start);
+        let counts = |key: &str| {
+            let rule = kind.current(key);
+            (rule.matched, rule.applied, rule.pending())
+        };
+        assert_eq!((counts("a"), counts("b")), ((1, 0, 1), (1, 0, 1)));
+    }
+
+    #[test]
+    fn who_still_holds_a_rule_that_it_should_not_is_leaving() {
+        let rollout = Rollout::new();
+        let start = Instant::now();
+        let (a, b) = (item("a", 1), item("b", 1));
+        let (old, new) = (view(1, &[&a, &b]), view(2, &[&b]));
+        let clients = [rollout.track(peer("x")), rollout.track(peer("y"))];
+        for client in &clients {
+            sees(client, start, &old);
+            answers(client, start, &old);
+            sees(client, start, &new);
+        }
+        answers(&clients[0], start, &new);
+        let rule = at(&rollout, &[&new], start).current("a");
+        assert_eq!(
+            (rule.matched, rule.leaving, rule.pending(), rule.lagging_leaving),
+            (0, 1, 1, 0)
+        );
+        let rule = at(&rollout, &[&new], start + Duration::from_secs(10)).current("a");
+        assert_eq!((rule.lagging_leaving, rule.laggards), (1, vec!["y".to_owned()]));
+        answers(&clients[1], start, &new);
+        assert_eq!(at(&rollout, &[&new], start).current("a"), RuleRollout::default());
+    }
+
+    #[test]
+    fn the_sample_of_reasons_is_the_same_in_whatever_order_clients_come() {
+        let a = item("a", 1);
+        let held = view(1, &[&a]);
+        let sample = |names: &[usize]| {
+            let rollout = Rollout::new();
+            let clients: Vec<_> =
+                names.iter().map(|n| rollout.track(peer(&n.to_string()))).collect();
+            for client in &clients {
+                should_have(client, &held);
+                applies(client, &held, &[(&a, "no")]);
+            }
+            rollout.kind(KIND).current("a")
+        };
+        let rule = sample(&[3, 9, 1, 7, 5, 8, 2]);
+        assert_eq!((rule.rejected, rule.applied), (7, 0));
+        let names: Vec<_> = rule.reasons.iter().map(|(client, _)| client.as_str()).collect();
+        assert_eq!(names, ["1", "2", "3", "5", "7"]);
+        assert_eq!(rule, sample(&[1, 2, 3, 5, 7, 8, 9]));
+    }
+
+    #[test]
+    fn changes_are_told_but_not_of_what_was_merely_sent() {
+        let rollout = Rollout::new();
+        let changes = rollout.changes();
+        let a = item("a", 1);
+        let held = view(1, &[&a]);
+        let client = rollout.track(peer("x"));
+        let mut count = 0;
+        let mut told = |changed: bool| {
+            let before = std::mem::replace(&mut count, *changes.borrow());
+            assert_eq!(count != before, changed);
+        };
+        client.report(Report::View { kind: KIND, view: held.clone() });
+        told(true);
+        client.report(Report::Sent { kind: KIND, view: held.clone(), revision: 1 });
+        told(false);
+        applies(&client, &held, &[]);
+        told(true);
+        drop(client);
+        told(true);
     }
 }

@@ -59,6 +59,8 @@ struct Inner {
     root: Root,
     debounce: Debounce,
     state: Mutex<State>,
+    /// Counts the snapshots that the views have shown.
+    advances: watch::Sender<u64>,
 }
 
 struct State {
@@ -66,6 +68,15 @@ struct State {
     snapshot: Arc<Snapshot>,
     prepared: BTreeMap<Kind, BTreeMap<Arc<str>, Prepared>>,
     views: HashMap<Key, Shared>,
+}
+
+/// A consistent look at the views: what they show, and what each scope has of a kind.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The state of the index that the views show.
+    pub snapshot: Arc<Snapshot>,
+    /// The views that somebody is subscribed to, by kind and scope hash.
+    pub views: BTreeMap<Kind, HashMap<Digest, Arc<View>>>,
 }
 
 /// A rule ready for delivery; disabled rules have none.
@@ -102,6 +113,7 @@ impl Views {
             owners,
             root,
             debounce,
+            advances: watch::Sender::new(0),
         };
         inner.lock().advance(&inner, snapshot);
         Self { inner: Arc::new(inner) }
@@ -157,6 +169,24 @@ impl Views {
             .is_some_and(|prepared| prepared.reach.includes(scope))
     }
 
+    /// What the views show now.
+    pub fn shown(&self) -> Shown {
+        let state = self.inner.lock();
+        let mut views: BTreeMap<Kind, HashMap<Digest, Arc<View>>> = BTreeMap::new();
+        for ((scope, kind), shared) in &state.views {
+            if let Some(view) = &*shared.sender.borrow() {
+                views.entry(*kind).or_default().insert(*scope, view.clone());
+            }
+        }
+        Shown { snapshot: state.snapshot.clone(), views }
+    }
+
+    /// Changes whenever the views have come to show another state of the index. The number
+    /// only counts.
+    pub fn advances(&self) -> watch::Receiver<u64> {
+        self.inner.advances.subscribe()
+    }
+
     /// Keeps the views current until shutdown.
     pub async fn run(self, shutdown: CancellationToken) {
         let Debounce { quiet, ceiling } = self.inner.debounce;
@@ -191,6 +221,8 @@ impl Views {
         // Read under the lock, so that an older snapshot never follows a newer one.
         let snapshot = self.inner.index.snapshot();
         state.advance(&self.inner, snapshot);
+        drop(state);
+        self.inner.advances.send_modify(|count| *count += 1);
     }
 }
 
