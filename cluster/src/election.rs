@@ -1,62 +1,50 @@
 //! Leader election by a Lease.
 
+mod campaign;
+mod candidate;
+mod leadership;
+mod lease;
+
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+pub use self::{
+    campaign::campaign,
+    leadership::{Leadership, Term},
+};
 
 /// How a leader is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectionConfig {
-    /// Namespace of the Lease.
+    /// Namespace of the Lease. It must exist.
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// Names this candidate; no other may have it.
+    /// Names this candidate; no other process may have it at the same time.
     pub identity: String,
-    /// How long others wait after the holder's last renewal. Whole seconds.
+    /// How long others wait after the holder's last renewal. Whole seconds, from 1 s to 1 hour.
     pub duration: Duration,
-    /// How long after its last renewal the holder still acts; less than `duration`.
+    /// How long after its last renewal the holder still acts; less than `duration`, by at least
+    /// what clocks may run apart in that time and what a write of the leader may take. An API
+    /// call gets half of it.
     pub deadline: Duration,
-    /// Between attempts.
+    /// Between attempts, and between renewals; up to a fifth is added, by chance.
     pub retry: Duration,
 }
 
-/// Whether this candidate leads. Clones share it.
-#[derive(Clone, Debug)]
-pub struct Leadership(watch::Receiver<bool>);
-
-impl Leadership {
-    /// Whether it leads now.
-    pub fn leads(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    /// Waits until that changes.
-    pub async fn changed(&mut self) {
-        if self.0.changed().await.is_err() {
-            std::future::pending::<()>().await;
+impl ElectionConfig {
+    /// With the times that Kubernetes' own components use: 15 s, 10 s, 2 s.
+    pub fn new(
+        namespace: impl Into<String>,
+        name: impl Into<String>,
+        identity: impl Into<String>,
+    ) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            identity: identity.into(),
+            duration: Duration::from_secs(15),
+            deadline: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
         }
     }
-
-    /// Waits until it leads.
-    pub async fn wait(&mut self) {
-        if self.0.wait_for(|leads| *leads).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-/// Runs for leader until `shutdown`; spawn the future.
-pub fn campaign(
-    client: kube::Client,
-    config: ElectionConfig,
-    shutdown: CancellationToken,
-) -> (Leadership, impl Future<Output = ()> + Send + 'static) {
-    let (sender, receiver) = watch::channel(false);
-    let task = async move {
-        let _ = (client, config, sender);
-        shutdown.cancelled().await;
-    };
-    (Leadership(receiver), task)
 }

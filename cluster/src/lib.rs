@@ -6,5 +6,5 @@ pub mod election;
 pub mod error;
 
 pub use client::{ClusterConfig, connect};
-pub use election::{ElectionConfig, Leadership, campaign};
+pub use election::{ElectionConfig, Leadership, Term, campaign};
 pub use error::ClusterError;
