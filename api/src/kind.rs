@@ -68,6 +68,31 @@ pub struct KindInfo {
     pub phase: Phase,
     /// Reads a spec.
     pub parse: ParseSpec,
+    /// What Kubernetes is told of it; `None` where it is told nothing, as without the feature
+    /// `schema`.
+    pub crd: Option<CrdInfo>,
+}
+
+/// What a kind's CustomResourceDefinition says beyond its names.
+#[derive(Clone, Copy, Debug)]
+pub struct CrdInfo {
+    /// Makes the structural schema of `spec`; its description is the kind's too.
+    pub schema: fn() -> serde_json::Value,
+    /// What `kubectl get` shows of the spec, before what it shows of every rule.
+    pub columns: &'static [Column],
+}
+
+/// A column of `kubectl get`.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Its heading.
+    pub name: &'static str,
+    /// `string`, `integer`, `boolean` or `date`.
+    pub kind: &'static str,
+    /// JSONPath in the object, beginning with a dot.
+    pub path: &'static str,
+    /// Shown with `-o wide` only.
+    pub wide: bool,
 }
 
 /// A kind of rules: a row of a table, equal by type name.
@@ -85,6 +110,16 @@ static CONDITION_ROUTE: KindInfo = KindInfo {
     type_name: "dubbo.apache.org/v1alpha1/ConditionRoute",
     phase: Phase::Route,
     parse: ConditionRouteSpec::parse,
+    #[cfg(feature = "schema")]
+    crd: Some(CrdInfo {
+        schema: crate::condition_route::schema,
+        columns: &[
+            Column { name: "Key", kind: "string", path: ".spec.key", wide: false },
+            Column { name: "Enabled", kind: "boolean", path: ".spec.enabled", wide: false },
+        ],
+    }),
+    #[cfg(not(feature = "schema"))]
+    crd: None,
 };
 
 /// All kinds.

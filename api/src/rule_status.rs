@@ -98,10 +98,8 @@ pub enum ConditionStatus {
 #[serde(rename_all = "camelCase")]
 pub struct Refusal {
     /// Who: the client's identity, and the instance where it is known.
-    #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
     pub client: String,
     /// What it said.
-    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
     pub reason: String,
 }
 

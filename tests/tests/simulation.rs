@@ -48,6 +48,7 @@ static OTHER_INFO: KindInfo = KindInfo {
     type_name: "test/v1/Other",
     phase: Phase::Route,
     parse: ConditionRouteSpec::parse,
+    crd: None,
 };
 static KINDS: Kinds = &[Kind::CONDITION_ROUTE, Kind(&OTHER_INFO)];
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Most conditions of a rule, and most destinations of a condition.
-const MAX_ITEMS: usize = 1000;
+pub(super) const MAX_ITEMS: usize = 1000;
 
 /// The form of a rule's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -73,6 +73,7 @@ static INFO: KindInfo = KindInfo {
     type_name: "test.io/v1/TestRule",
     phase: Phase::Route,
     parse: parse_spec,
+    crd: None,
 };
 static TABLE: Kinds = &[Kind(&INFO)];
 

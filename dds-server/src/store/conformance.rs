@@ -110,6 +110,7 @@ static INFO: KindInfo = KindInfo {
     type_name: "rulecast.io/v1alpha1/Probe",
     phase: Phase::Route,
     parse,
+    crd: None,
 };
 
 /// The test kind.
@@ -210,7 +211,7 @@ impl Follower {
                     self.listed = true;
                     listing = None;
                 }
-                Event::Problems(_) | Event::Down(_) | Event::Up => {}
+                Event::Lineage(_) | Event::Problems(_) | Event::Down(_) | Event::Up => {}
             }
         }
     }

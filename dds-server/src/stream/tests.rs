@@ -22,6 +22,7 @@ static OTHER_INFO: KindInfo = KindInfo {
     type_name: "test/v1/Other",
     phase: Phase::Route,
     parse: ConditionRouteSpec::parse,
+    crd: None,
 };
 const ROUTE: Kind = Kind::CONDITION_ROUTE;
 const OTHER: Kind = Kind(&OTHER_INFO);

@@ -18,6 +18,7 @@ static NOTE: KindInfo = KindInfo {
     type_name: "rulecast.test/v1/Note",
     phase: Phase::Route,
     parse,
+    crd: None,
 };
 
 /// A text for the callers of a service.
