@@ -15,15 +15,28 @@ type Labels = [(&'static str, &'static str); 1];
 pub struct Metrics {
     issued: Family<Labels, Counter>,
     refused: Family<Labels, Counter>,
+    pods: Family<Labels, Counter>,
     own_not_after: Gauge,
     issuer_not_after: Gauge,
+    unchecked: Counter,
+    in_place: Gauge,
+    bundles_failing: Gauge,
 }
 
 impl Metrics {
     /// New ones, in `registry`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { issued, refused, own_not_after, issuer_not_after } = metrics.clone();
+        let Self {
+            issued,
+            refused,
+            pods,
+            own_not_after,
+            issuer_not_after,
+            unchecked,
+            in_place,
+            bundles_failing,
+        } = metrics.clone();
         registry.register(
             "rulecast_ca_issued",
             "Certificates issued, by the caller's credential",
@@ -35,6 +48,11 @@ impl Metrics {
             refused,
         );
         registry.register(
+            "rulecast_ca_pods",
+            "Calls of the pod webhook, by verdict: injected, unchanged, refused, unread",
+            pods,
+        );
+        registry.register(
             "rulecast_ca_own_not_after_seconds",
             "End of the authority's own server certificate, Unix seconds",
             own_not_after,
@@ -44,6 +62,21 @@ impl Metrics {
             "End of the intermediate that signs, Unix seconds",
             issuer_not_after,
         );
+        registry.register(
+            "rulecast_ca_unchecked_renewals",
+            "Certificates renewed while the API server could not be asked for the pod",
+            unchecked,
+        );
+        registry.register(
+            "rulecast_ca_in_place",
+            "Whether the folder or Secret still holds an authority that a restart could open",
+            in_place,
+        );
+        registry.register(
+            "rulecast_ca_trust_bundles_failing",
+            "Namespaces whose trust bundle cannot be written; told by the leader",
+            bundles_failing,
+        );
         metrics
     }
 
@@ -51,8 +84,27 @@ impl Metrics {
         self.issued.get_or_create(&[("credential", credential)]).inc();
     }
 
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn pod(&self, verdict: &'static str) {
+        self.pods.get_or_create(&[("verdict", verdict)]).inc();
+    }
+
     pub(crate) fn refused(&self, code: Code) {
         self.refused.get_or_create(&[("code", code.as_str())]).inc();
+    }
+
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn unchecked(&self) {
+        self.unchecked.inc();
+    }
+
+    pub(crate) fn in_place(&self, is: bool) {
+        self.in_place.set(is.into());
+    }
+
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn bundles_failing(&self, namespaces: usize) {
+        self.bundles_failing.set(i64::try_from(namespaces).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn valid_until(&self, own: SystemTime, issuer: SystemTime) {

@@ -12,6 +12,9 @@
 pub mod ca_bundle;
 pub mod certificate;
 pub mod config;
+pub mod form;
+pub mod injection;
+pub mod review;
 pub mod server;
 
 pub use ca_bundle::keep_ca_bundle;

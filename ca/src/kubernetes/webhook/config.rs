@@ -40,7 +40,7 @@ impl WebhookConfig {
     /// What the bundled manifests go by, in an installation in `namespace`.
     pub fn in_namespace(namespace: &str) -> Self {
         Self {
-            listen: ([0, 0, 0, 0], 7446).into(),
+            listen: (std::net::Ipv6Addr::UNSPECIFIED, 9443).into(),
             hosts: vec![format!("rulecast-ca.{namespace}.svc")],
             configuration: CONFIGURATION.into(),
             ca_address: format!("rulecast-ca.{namespace}.svc:7443"),
