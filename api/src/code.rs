@@ -52,6 +52,10 @@ codes! {
     StoreConflict = "RC0303";
     /// The state folder cannot be written.
     StoreState = "RC0304";
+    /// The API server does not let the plane read or write rules.
+    StoreForbidden = "RC0305";
+    /// The API server does not serve a kind of rules: its CRD is missing.
+    StoreKindMissing = "RC0306";
     // 04: identity.
     /// No credential, or one of an unknown type.
     CredentialMissing = "RC0401";
@@ -87,6 +91,10 @@ codes! {
     AuthorityUnreachable = "RC0416";
     /// A state folder of an identity that is damaged or cannot be used.
     IdentityState = "RC0417";
+    /// A service-account token that the authority cannot take.
+    ServiceAccountToken = "RC0418";
+    /// A pod that is gone, over, or another one than its token or certificate says.
+    PodGone = "RC0419";
     // 05: delivery.
     /// A type that the plane does not serve.
     TypeUnsupported = "RC0501";

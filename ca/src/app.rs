@@ -2,19 +2,17 @@
 
 use std::{
     convert::Infallible,
-    io,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwap;
 use prometheus_client::registry::Registry;
 use rulecast_api::Code;
 use rulecast_identity::{
-    ClientAuth, IdentityHandle, IdentityUpdater, JoinToken, Peer, ServeOptions,
-    manager::RENEWAL_GRACE, serve_tls, tls,
+    ClientAuth, IdentityHandle, JoinToken, Peer, ServeOptions, manager::RENEWAL_GRACE, serve_tls,
+    tls,
 };
 use rulecast_runtime::{Readiness, Supervisor, http};
 use sha2::{Digest as _, Sha256};
@@ -25,25 +23,27 @@ use tower::ServiceExt as _;
 use tracing::{info, warn};
 use zeroize::Zeroizing;
 
+#[cfg(feature = "kubernetes")]
+use crate::kubernetes::{app as cluster, attestor::PodAttestor};
 use crate::{
-    Authority, CaError,
-    authority::{self, MAX_LEAF, TOKENS},
+    Authority, CaError, Place,
+    authority::{
+        self, AuthorityHandle, MAX_LEAF,
+        folder::{self, TOKENS},
+    },
+    keeper::{Keeper, OWN_LIFE},
     metrics::Metrics,
+    place::Source,
     rpc::{self, Limiter},
-    service::{Service, is_own, status},
+    service::{Attestor, Service, is_own, status},
     tokens::Tokens,
 };
-
-/// Life of the authority's own server certificate.
-const OWN_LIFE: Duration = Duration::from_secs(3600);
-/// The wall clock is looked at this often, since a timer sleeps through a suspended machine.
-const LOOK: Duration = Duration::from_secs(30);
 
 /// How the authority runs.
 #[derive(Clone, Debug)]
 pub struct CaConfig {
-    /// The authority's folder, made by [`init`].
-    pub dir: PathBuf,
+    /// Where the authority is kept.
+    pub place: Place,
     /// Address for certificate requests (TLS).
     pub listen: SocketAddr,
     /// Address for metrics and probes (plain HTTP); `None`: none.
@@ -58,7 +58,7 @@ pub struct CaConfig {
 
 /// Makes an authority for `trust_domain` in a new folder.
 pub fn init(dir: &Path, trust_domain: &str) -> Result<(), CaError> {
-    authority::init(dir, trust_domain)
+    folder::init(dir, trust_domain)
 }
 
 /// Makes a join token for one application, good for one use within `ttl`, at
@@ -94,6 +94,8 @@ pub fn create_token(
 
 /// How long tasks may take to stop once nothing holds them.
 const STOP: Duration = Duration::from_secs(1);
+/// Between two attempts to open an authority that cannot be reached now.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// Serves until `shutdown`, then lets open calls end within `config.drain`.
 pub async fn run(config: CaConfig, shutdown: CancellationToken) -> Result<(), CaError> {
@@ -110,31 +112,48 @@ pub async fn serve(
     validate(&config)?;
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
-    let dir = config.dir.clone();
-    let (authority, own) = blocking(move || {
-        let authority = Authority::open(&dir)?;
-        let own = authority.own_svid(OWN_LIFE)?;
-        Ok((authority, own))
-    })
-    .await?;
-    metrics.valid_until(own.not_after, authority.not_after());
-    let trust_domain = authority.trust_domain().to_owned();
-    let authority = Arc::new(ArcSwap::from_pointee(authority));
-    let (identity, updater) = IdentityHandle::new(own);
-
     let readiness = Readiness::new();
     let supervisor = Supervisor::new(readiness.clone(), shutdown.clone());
     // Operators are answered until open calls have ended.
     let drained = CancellationToken::new();
+    let _drained = drained.clone().drop_guard();
     let operators = Supervisor::new(readiness.clone(), drained.clone());
     if let Some(address) = config.http {
         let listener = http::bind(address).await?;
         let serve = http::serve(listener, readiness.clone(), Arc::new(registry), drained.clone());
         operators.spawn("http", serve);
     }
+
+    let (mut source, attestor) = match &config.place {
+        Place::Folder(dir) => {
+            let tokens = Tokens::new(dir.join(TOKENS));
+            (Source::Folder(dir.clone()), Attestor::JoinTokens(tokens))
+        }
+        #[cfg(feature = "kubernetes")]
+        Place::Cluster(cluster) => {
+            let client = cluster::connect(cluster).await?;
+            (cluster::source(cluster, &client), Attestor::Pods(PodAttestor::new(client)))
+        }
+    };
+    let Some(authority) = open(&mut source, &readiness, &shutdown).await? else { return Ok(()) };
+    let own = authority.own_svid(OWN_LIFE)?;
+    metrics.valid_until(own.not_after, authority.not_after());
+    let trust_domain = authority.trust_domain().to_owned();
+    let (authority, authority_updater) = AuthorityHandle::new(authority);
+    let (identity, identity_updater) = IdentityHandle::new(own);
+    #[cfg(feature = "kubernetes")]
+    if let (Place::Cluster(config), Attestor::Pods(pods)) = (&config.place, &attestor) {
+        let parts = cluster::Parts {
+            client: pods.client().clone(),
+            authority: authority.clone(),
+            metrics: metrics.clone(),
+        };
+        cluster::spawn(config, parts, &supervisor, &shutdown).await?;
+    }
+
     let service = Service::new(
         authority.clone(),
-        Tokens::new(config.dir.join(TOKENS)),
+        attestor,
         config.ttl,
         config.max_ttl.min(MAX_LEAF),
         metrics.clone(),
@@ -153,7 +172,8 @@ pub async fn serve(
     let options = ServeOptions { drain: config.drain, ..ServeOptions::default() };
     let limited = limit(routes, metrics.clone());
     supervisor.spawn("tls", serve_tls(listener, tls, limited, shutdown.clone(), options));
-    let keeper = Keeper { dir: config.dir.clone(), authority, identity, updater, metrics };
+    let keeper =
+        Keeper { source, authority, authority_updater, identity, identity_updater, metrics };
     supervisor.spawn("own identity", keeper.keep(readiness.clone(), shutdown.clone()));
     info!(trust_domain, address = ?address, "the certificate authority is up");
 
@@ -165,6 +185,37 @@ pub async fn serve(
     Ok(())
 }
 
+/// Opens the authority; waits while it cannot be reached. `None`: shutdown came first.
+async fn open(
+    source: &mut Source,
+    readiness: &Readiness,
+    shutdown: &CancellationToken,
+) -> Result<Option<Authority>, CaError> {
+    const BLOCKER: &str = "opening the authority";
+    readiness.block(BLOCKER, "not read yet");
+    loop {
+        let opened = tokio::select! {
+            opened = source.open() => opened,
+            () = shutdown.cancelled() => return Ok(None),
+        };
+        match opened {
+            Ok(authority) => {
+                readiness.clear(BLOCKER);
+                return Ok(Some(authority));
+            }
+            Err(error) if error.code() == Code::AuthorityUnreachable => {
+                warn!(%error, "the authority cannot be opened yet");
+                readiness.block(BLOCKER, error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::select! {
+            () = sleep(RETRY) => {}
+            () = shutdown.cancelled() => return Ok(None),
+        }
+    }
+}
+
 fn validate(config: &CaConfig) -> Result<(), CaError> {
     let wrong = |message: &str| Err(CaError::new(Code::ConfigInvalid, message));
     if config.max_ttl < Duration::from_secs(1) || config.max_ttl > MAX_LEAF {
@@ -173,16 +224,11 @@ fn validate(config: &CaConfig) -> Result<(), CaError> {
     if config.ttl < Duration::from_secs(1) || config.ttl > config.max_ttl {
         return wrong("the life of a certificate must be 1 second to the longest life");
     }
-    Ok(())
-}
-
-/// Runs what reads and writes files off the runtime's threads.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, CaError> + Send + 'static,
-) -> Result<T, CaError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|e| Err(CaError::authority(format!("a task broke off: {e}"))))
+    match &config.place {
+        Place::Folder(_) => Ok(()),
+        #[cfg(feature = "kubernetes")]
+        Place::Cluster(cluster) => cluster.validate(),
+    }
 }
 
 /// The services of the TLS port: identities, health and reflection.
@@ -257,112 +303,14 @@ fn limit(
     })
 }
 
-/// Renews the authority's own certificate, and its intermediate.
-struct Keeper {
-    dir: PathBuf,
-    authority: Arc<ArcSwap<Authority>>,
-    identity: IdentityHandle,
-    updater: IdentityUpdater,
-    metrics: Metrics,
-}
-
-impl Keeper {
-    async fn keep(
-        self,
-        readiness: Readiness,
-        shutdown: CancellationToken,
-    ) -> Result<(), io::Error> {
-        const BLOCKER: &str = "authority";
-        loop {
-            let now = SystemTime::now();
-            let current = self.identity.current();
-            let left = current.renew_at.duration_since(now).unwrap_or_default();
-            if left.is_zero() {
-                match self.renew().await {
-                    Ok(()) => {
-                        readiness.clear(BLOCKER);
-                        continue;
-                    }
-                    Err(error) => {
-                        warn!(%error, "the authority's own certificate is not renewed");
-                        // The one that is held serves until its end.
-                        if !current.is_valid_at(now) {
-                            readiness.block(BLOCKER, error.to_string());
-                        }
-                    }
-                }
-            }
-            let pause = if left.is_zero() { LOOK } else { left.min(LOOK) };
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = shutdown.cancelled() => return Ok(()),
-            }
-        }
-    }
-
-    async fn renew(&self) -> Result<(), CaError> {
-        let (dir, shared) = (self.dir.clone(), self.authority.clone());
-        let (own, end) = blocking(move || {
-            if shared.load().is_due()? {
-                shared.store(Arc::new(Authority::open(&dir)?));
-            }
-            let authority = shared.load();
-            Ok((authority.own_svid(OWN_LIFE)?, authority.not_after()))
-        })
-        .await?;
-        self.metrics.valid_until(own.not_after, end);
-        self.updater.replace(own);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn the_own_certificate_is_renewed_in_place() {
-        let parent = tempfile::tempdir().expect("folder");
-        let dir = parent.path().join("ca");
-        init(&dir, "td.example").expect("made");
-        let authority = Authority::open(&dir).expect("opens");
-        let (identity, updater) = IdentityHandle::new(authority.own_svid(OWN_LIFE).expect("own"));
-        let first = identity.current();
-        let authority = Arc::new(ArcSwap::from_pointee(authority));
-        let metrics = Metrics::default();
-        let keeper = Keeper { dir, authority, identity: identity.clone(), updater, metrics };
-        keeper.renew().await.expect("renewed");
-        let second = identity.current();
-        assert_eq!(second.spiffe, first.spiffe);
-        assert_ne!(second.chain[0], first.chain[0]);
-    }
-
-    #[tokio::test]
-    async fn it_keeps_its_own_certificate_until_shutdown() {
-        let parent = tempfile::tempdir().expect("folder");
-        let dir = parent.path().join("ca");
-        init(&dir, "td.example").expect("made");
-        let authority = Authority::open(&dir).expect("opens");
-        let short = Duration::from_secs(2);
-        let (identity, updater) = IdentityHandle::new(authority.own_svid(short).expect("own"));
-        let end = identity.current().not_after;
-        let mut changes = identity.subscribe();
-        let authority = Arc::new(ArcSwap::from_pointee(authority));
-        let metrics = Metrics::default();
-        let keeper = Keeper { dir, authority, identity: identity.clone(), updater, metrics };
-        let shutdown = CancellationToken::new();
-        let task = tokio::spawn(keeper.keep(Readiness::new(), shutdown.clone()));
-        let renewed = tokio::time::timeout(Duration::from_secs(20), changes.changed());
-        renewed.await.expect("in time").expect("the keeper runs");
-        assert!(identity.current().not_after > end);
-        shutdown.cancel();
-        task.await.expect("no panic").expect("ends well");
-    }
-
     #[test]
     fn lives_are_checked() {
         let config = |ttl, max_ttl| CaConfig {
-            dir: "ca".into(),
+            place: Place::Folder("ca".into()),
             listen: ([127, 0, 0, 1], 0).into(),
             http: None,
             ttl: Duration::from_secs(ttl),

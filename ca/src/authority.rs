@@ -1,39 +1,33 @@
-//! The authority's folder, and what is signed with it.
-//!
-//! | file | what |
-//! |---|---|
-//! | `authority.json` | trust domain, and the sequence of its bundle |
-//! | `root.pem` | the root certificate |
-//! | `root.key` | its key |
-//! | `intermediate.pem` | key and certificate of what signs leaves |
-//! | `tokens/` | join tokens, see [`tokens`](crate::tokens) |
-//!
-//! The folder has mode 0700 and its files 0600; wider ones are refused.
+//! The authority in use: its root and intermediate, and what it signs with them.
+
+pub(crate) mod folder;
+pub mod handle;
+pub mod parts;
 
 use std::{
-    fs,
-    os::unix::fs::PermissionsExt as _,
+    net::IpAddr,
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, CustomExtension, DistinguishedName, DnType,
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyUsagePurpose, SanType, SerialNumber,
     SubjectPublicKeyInfo,
 };
-use rulecast_api::{Code, SpiffeId, spiffe::valid_trust_domain};
+use rulecast_api::{Code, SpiffeId};
 use rulecast_identity::{
-    AttestedFacts, CA_APPLICATION, PrivateKey, SYSTEM_NAMESPACE, Svid, TrustBundle, facts, files,
-    tls,
+    AttestedFacts, CA_APPLICATION, PrivateKey, SYSTEM_NAMESPACE, Svid, TrustBundle, facts, tls,
 };
-use rustls_pki_types::{CertificateDer, UnixTime};
-use serde::{Deserialize, Serialize};
+use rustls_pki_types::{CertificateDer, DnsName};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
-use zeroize::Zeroizing;
 
+pub use self::{
+    handle::{AuthorityHandle, AuthorityUpdater},
+    parts::Parts,
+};
 use crate::CaError;
 
 /// Longest life of a leaf, whatever is configured.
@@ -47,13 +41,6 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const ROOT_DAYS: u32 = 3650;
 const INTERMEDIATE_DAYS: u32 = 365;
 
-/// Folder of the join tokens within the authority's.
-pub(crate) const TOKENS: &str = "tokens";
-const ABOUT: &str = "authority.json";
-const ROOT: &str = "root.pem";
-const ROOT_KEY: &str = "root.key";
-const INTERMEDIATE: &str = "intermediate.pem";
-
 /// An opened authority. Immutable; a renewed intermediate needs another opening.
 #[derive(Debug)]
 pub struct Authority {
@@ -62,13 +49,6 @@ pub struct Authority {
     intermediate_key: PrivateKey,
     /// End of the intermediate's time.
     not_after: SystemTime,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct About {
-    trust_domain: String,
-    sequence: u64,
 }
 
 /// A leaf as issued.
@@ -86,80 +66,15 @@ pub struct Issued {
     pub serial: String,
 }
 
-/// Makes root and intermediate in a new folder. All of it appears at once: a
-/// folder that is there and not empty is refused and left as it is.
-pub(crate) fn init(dir: &Path, trust_domain: &str) -> Result<(), CaError> {
-    if !valid_trust_domain(trust_domain) {
-        return Err(CaError::new(
-            Code::ConfigInvalid,
-            format!("\"{trust_domain}\" is no trust domain; use 1 to 255 of a-z0-9._-"),
-        ));
-    }
-    let failed = |path: &Path, e: std::io::Error| {
-        CaError::authority(format!("{}: {e}; choose a folder that can be made", path.display()))
-    };
-    let name = dir.file_name().ok_or_else(|| {
-        CaError::authority(format!("{} is no name for a new folder", dir.display()))
-    })?;
-    let parent = match dir.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    fs::create_dir_all(parent).map_err(|e| failed(parent, e))?;
-    let making = parent.join(format!(".{}.{}.new", name.to_string_lossy(), std::process::id()));
-    files::make_folder(&making)?;
-    let made = fill(&making, trust_domain).and_then(|()| {
-        fs::rename(&making, dir).map_err(|e| {
-            if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-                CaError::authority(format!(
-                    "{} is not empty; an authority is made in a new folder only",
-                    dir.display()
-                ))
-            } else {
-                failed(dir, e)
-            }
-        })
-    });
-    if made.is_err() {
-        let _ = fs::remove_dir_all(&making);
-    }
-    made
-}
-
-fn fill(dir: &Path, trust_domain: &str) -> Result<(), CaError> {
-    let root_key = PrivateKey::generate()?;
-    root_key.save(&dir.join(ROOT_KEY))?;
-    let params = ca_params(&format!("Rulecast root of {trust_domain}"), None, ROOT_DAYS)?;
-    let root = params.self_signed(root_key.pair()).map_err(signing)?;
-    files::make_folder(&dir.join(TOKENS))?;
-    let bundle = TrustBundle::new(trust_domain, vec![root.der().clone()], 1)?;
-    renew_intermediate(dir, &bundle, &root_key)?;
-    files::replace(&dir.join(ROOT), root.pem().replace("\r\n", "\n").as_bytes())?;
-    let about = About { trust_domain: trust_domain.into(), sequence: bundle.sequence() };
-    let about = serde_json::to_vec_pretty(&about).map_err(|e| CaError::authority(e.to_string()))?;
-    files::replace(&dir.join(ABOUT), &about)?;
-    Ok(())
-}
-
-/// A new intermediate with a new key.
-fn renew_intermediate(
-    dir: &Path,
-    bundle: &TrustBundle,
-    root_key: &PrivateKey,
-) -> Result<(), CaError> {
-    let root = root_of(bundle)?;
-    let key = PrivateKey::generate()?;
-    let name = format!("Rulecast intermediate of {}", bundle.trust_domain());
-    let mut params = ca_params(&name, Some(0), INTERMEDIATE_DAYS)?;
-    let (_, end) = validity(root)?;
-    params.not_after = params.not_after.min(seconds(end));
-    let issuer = Issuer::from_ca_cert_der(root, root_key.pair()).map_err(signing)?;
-    let certificate: Certificate = params.signed_by(key.pair(), &issuer).map_err(signing)?;
-    // Both in one file, so that a crash cannot part them.
-    let text =
-        Zeroizing::new(format!("{}{}", *key.to_pem(), certificate.pem()).replace("\r\n", "\n"));
-    files::replace(&dir.join(INTERMEDIATE), text.as_bytes())?;
-    Ok(())
+/// A server's certificate and its key.
+#[derive(Clone, Debug)]
+pub struct ServerCertificate {
+    /// Leaf first, then the intermediate.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The leaf's key.
+    pub key: PrivateKey,
+    /// When to ask for the next one.
+    pub renew_at: SystemTime,
 }
 
 fn ca_params(name: &str, path: Option<u8>, days: u32) -> Result<CertificateParams, CaError> {
@@ -178,92 +93,10 @@ fn ca_params(name: &str, path: Option<u8>, days: u32) -> Result<CertificateParam
 }
 
 impl Authority {
-    /// Opens the folder, renewing an intermediate past half of its time, and
+    /// Opens a folder, renewing an intermediate past half of its time, and
     /// proves by a trial that its parts fit together.
     pub fn open(dir: &Path) -> Result<Self, CaError> {
-        let metadata = fs::metadata(dir).map_err(|e| {
-            CaError::authority(format!(
-                "{}: {e}; make an authority with `rulecast ca init`",
-                dir.display()
-            ))
-        })?;
-        let mode = metadata.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            return Err(CaError::new(
-                Code::KeyPermissions,
-                format!(
-                    "{} has mode {mode:04o}; others could reach the authority's keys: chmod 700 it",
-                    dir.display()
-                ),
-            ));
-        }
-        // Read at the next renewal only, but open to others now.
-        match files::read_secret(&dir.join(ROOT_KEY)) {
-            Err(error) if error.code() == Code::KeyPermissions => return Err(error.into()),
-            // It may be kept elsewhere between renewals.
-            _ => {}
-        }
-        let about: About = serde_json::from_str(&read(dir, ABOUT)?)
-            .map_err(|e| damaged(dir, ABOUT, &e.to_string()))?;
-        let root =
-            pem::parse(&*read(dir, ROOT)?).map_err(|e| damaged(dir, ROOT, &e.to_string()))?;
-        let roots = vec![CertificateDer::from(root.into_contents())];
-        let bundle = TrustBundle::new(about.trust_domain, roots, about.sequence)
-            .map_err(|e| damaged(dir, ROOT, e.message()))?;
-        let mut authority = Self::read(dir, Arc::new(bundle))?;
-        if authority.is_due()? {
-            let root_key = PrivateKey::from_pem(&read(dir, ROOT_KEY)?)
-                .map_err(|e| damaged(dir, ROOT_KEY, e.message()))?;
-            renew_intermediate(dir, &authority.bundle, &root_key)?;
-            authority = Self::read(dir, authority.bundle)?;
-        }
-        authority.prove(dir)?;
-        Ok(authority)
-    }
-
-    fn read(dir: &Path, bundle: Arc<TrustBundle>) -> Result<Self, CaError> {
-        let text = read(dir, INTERMEDIATE)?;
-        let bad = |why: &str| damaged(dir, INTERMEDIATE, why);
-        let blocks = pem::parse_many(&*text).map_err(|e| bad(&e.to_string()))?;
-        let [key, certificate] = &blocks[..] else {
-            return Err(bad("it must hold a key and a certificate"));
-        };
-        if certificate.tag() != "CERTIFICATE" {
-            return Err(bad("its second block is no certificate"));
-        }
-        let key = Zeroizing::new(pem::encode(key));
-        let intermediate_key = PrivateKey::from_pem(&key).map_err(|e| bad(e.message()))?;
-        let intermediate = CertificateDer::from(certificate.contents().to_vec());
-        let (_, not_after) = validity(&intermediate).map_err(|e| bad(e.message()))?;
-        Ok(Self { bundle, intermediate, intermediate_key, not_after })
-    }
-
-    /// A leaf of the authority must verify under its own root.
-    fn prove(&self, dir: &Path) -> Result<(), CaError> {
-        let svid = self.own_svid(MIN_LEAF)?;
-        let bad = |why: String| damaged(dir, INTERMEDIATE, &why);
-        let [leaf, intermediates @ ..] = &svid.chain[..] else {
-            return Err(bad("the chain is empty".into()));
-        };
-        let leaf = webpki::EndEntityCert::try_from(leaf).map_err(|e| bad(e.to_string()))?;
-        let anchors = self
-            .bundle
-            .roots()
-            .iter()
-            .map(webpki::anchor_from_trusted_cert)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| damaged(dir, ROOT, &e.to_string()))?;
-        leaf.verify_for_usage(
-            webpki::ALL_VERIFICATION_ALGS,
-            &anchors,
-            intermediates,
-            UnixTime::now(),
-            webpki::KeyUsage::server_auth(),
-            None,
-            None,
-        )
-        .map_err(|e| bad(format!("what it signs does not verify under the root ({e})")))?;
-        Ok(())
+        folder::open(dir)
     }
 
     /// Whether the intermediate is past half of its time, so that the next
@@ -272,6 +105,11 @@ impl Authority {
         let (begin, end) = validity(&self.intermediate)?;
         let half = begin + end.duration_since(begin).unwrap_or_default() / 2;
         Ok(SystemTime::now() > half)
+    }
+
+    /// Whether both have the same intermediate and the same bundle.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.intermediate == other.intermediate && self.bundle == other.bundle
     }
 
     /// The roots that verify what this authority issues.
@@ -305,6 +143,24 @@ impl Authority {
                 format!("{spiffe} is not of trust domain {}", self.trust_domain()),
             ));
         }
+        let uri = spiffe.to_string().try_into().map_err(signing)?;
+        let mut extension = CustomExtension::from_oid_content(facts::OID, attested.encode()?);
+        extension.set_criticality(false);
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(uri)];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        params.custom_extensions = vec![extension];
+        self.sign(params, public_key, ttl)
+    }
+
+    /// Signs a leaf with the names, usages and extensions of `params`.
+    fn sign(
+        &self,
+        mut params: CertificateParams,
+        public_key: &[u8],
+        ttl: Duration,
+    ) -> Result<Issued, CaError> {
         let now = whole_seconds(SystemTime::now());
         if now >= self.not_after {
             return Err(CaError::authority(
@@ -313,19 +169,11 @@ impl Authority {
         }
         let not_before = now - BACKDATE;
         let not_after = (now + ttl.clamp(MIN_LEAF, MAX_LEAF)).min(self.not_after);
-        let uri = spiffe.to_string().try_into().map_err(signing)?;
         let serial = serial_number()?;
-        let mut extension = CustomExtension::from_oid_content(facts::OID, attested.encode()?);
-        extension.set_criticality(false);
-        let mut params = CertificateParams::default();
         // No subject: the SAN is then marked critical.
         params.distinguished_name = DistinguishedName::new();
-        params.subject_alt_names = vec![SanType::URI(uri)];
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-        params.custom_extensions = vec![extension];
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(serial.clone());
         params.not_before = seconds(not_before);
@@ -341,6 +189,46 @@ impl Authority {
             renew_at: now + not_after.duration_since(now).unwrap_or_default() / 2,
             serial: hex::encode(serial.to_bytes()),
         })
+    }
+
+    /// A certificate with a new key for a TLS server of the authority's own
+    /// process that clients know by DNS name or IP address: the pod webhook, which
+    /// the API server calls. It is nobody's identity: it has no SPIFFE name, and
+    /// may not be shown by a client. Its chain is leaf and intermediate, and
+    /// verifies under [`roots_pem`](Self::roots_pem).
+    pub fn webhook_certificate(
+        &self,
+        hosts: &[String],
+        life: Duration,
+    ) -> Result<ServerCertificate, CaError> {
+        let bad = |host: &str, why: &dyn std::fmt::Display| {
+            CaError::new(Code::ConfigInvalid, format!("\"{host}\" is no host name: {why}"))
+        };
+        let name = |host: &String| match host.parse::<IpAddr>() {
+            Ok(ip) => Ok(SanType::IpAddress(ip)),
+            Err(_) => {
+                DnsName::try_from(host.as_str()).map_err(|e| bad(host, &e))?;
+                let name = host.as_str().try_into().map_err(|e: rcgen::Error| bad(host, &e))?;
+                Ok(SanType::DnsName(name))
+            }
+        };
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = hosts.iter().map(name).collect::<Result<_, CaError>>()?;
+        if hosts.is_empty() {
+            return Err(CaError::new(Code::ConfigInvalid, "a server needs a host name"));
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = PrivateKey::generate()?;
+        let issued = self.sign(params, &key.public_key(), life)?;
+        Ok(ServerCertificate { chain: issued.chain, key, renew_at: issued.renew_at })
+    }
+
+    /// The roots as plain PEM, as other programs read it.
+    pub fn roots_pem(&self) -> String {
+        let block = |root: &CertificateDer<'_>| pem::Pem::new("CERTIFICATE", root.to_vec());
+        let blocks: Vec<_> = self.bundle.roots().iter().map(block).collect();
+        let lines = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+        pem::encode_many_config(&blocks, lines)
     }
 
     /// The authority's own identity with a new key, `/ns/rulecast-system/app/rulecast-ca`.
@@ -384,21 +272,6 @@ impl Authority {
 /// The root that signs: the newest.
 fn root_of(bundle: &TrustBundle) -> Result<&CertificateDer<'static>, CaError> {
     bundle.roots().last().ok_or_else(|| CaError::authority("the bundle has no root"))
-}
-
-fn read(dir: &Path, name: &str) -> Result<Zeroizing<String>, CaError> {
-    let path = dir.join(name);
-    if !path.exists() {
-        return Err(damaged(dir, name, "it is missing"));
-    }
-    Ok(Zeroizing::new(files::read_secret(&path)?))
-}
-
-fn damaged(dir: &Path, name: &str, why: &str) -> CaError {
-    CaError::authority(format!(
-        "{}: {why}; restore the folder from a backup, or make an authority with `rulecast ca init`",
-        dir.join(name).display()
-    ))
 }
 
 fn signing(error: rcgen::Error) -> CaError {

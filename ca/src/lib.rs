@@ -7,9 +7,11 @@ pub mod app;
 pub mod authority;
 pub mod csr;
 pub mod error;
+mod keeper;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod metrics;
+pub mod place;
 pub mod rpc;
 pub mod service;
 pub mod tokens;
@@ -17,3 +19,4 @@ pub mod tokens;
 pub use app::{CaConfig, create_token, init, run, serve};
 pub use authority::Authority;
 pub use error::CaError;
+pub use place::Place;

@@ -6,7 +6,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use arc_swap::ArcSwap;
 use rulecast_api::{
     Code, SpiffeId,
     proto::identity::v1::{
@@ -25,38 +24,75 @@ use tonic::{Request, Response, Status, metadata::MetadataMap};
 use tracing::{error, info, warn};
 use zeroize::Zeroizing;
 
-use crate::{Authority, CaError, csr, metrics::Metrics, rpc::MAX_REQUEST, tokens::Tokens};
+#[cfg(feature = "kubernetes")]
+use crate::kubernetes::attestor::{self, Look, PodAttestor};
+use crate::{
+    CaError, authority::AuthorityHandle, csr, metrics::Metrics, rpc::MAX_REQUEST, tokens::Tokens,
+};
+#[cfg(feature = "kubernetes")]
+use rulecast_identity::client::KUBERNETES_TOKEN;
 
 /// Scheme of the `authorization` metadata.
 const BEARER: &str = "Bearer ";
 
-/// Issues by join token or client certificate. Clones share everything.
+/// Issues by what callers show. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Service {
-    authority: Arc<ArcSwap<Authority>>,
-    tokens: Tokens,
+    authority: AuthorityHandle,
+    attestor: Attestor,
     ttl: Duration,
     max_ttl: Duration,
     metrics: Metrics,
 }
 
+/// What callers can show for their first certificate.
+#[derive(Clone, Debug)]
+pub enum Attestor {
+    /// A join token.
+    JoinTokens(Tokens),
+    /// The service-account token of a pod.
+    #[cfg(feature = "kubernetes")]
+    Pods(PodAttestor),
+}
+
+impl Attestor {
+    /// For people who show something else.
+    fn wanted(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::JoinTokens(_) => ("a join token", JOIN_TOKEN),
+            #[cfg(feature = "kubernetes")]
+            Self::Pods(_) => ("a service-account token", KUBERNETES_TOKEN),
+        }
+    }
+}
+
 /// What a caller shows.
 enum Credential {
-    Token(Zeroizing<[u8; 32]>),
+    JoinToken(Zeroizing<[u8; 32]>),
+    #[cfg(feature = "kubernetes")]
+    Pod(Zeroizing<String>),
     Certificate(Arc<PeerIdentity>),
+}
+
+/// Who a caller is.
+enum Caller {
+    /// Whoever the token is for. It is looked up where files may be read.
+    JoinToken(Tokens, Zeroizing<[u8; 32]>),
+    /// Known already.
+    Known(SpiffeId, AttestedFacts),
 }
 
 impl Service {
     /// `ttl` is the life of a certificate when none is asked for, `max_ttl` the
     /// longest that may be asked for.
     pub fn new(
-        authority: Arc<ArcSwap<Authority>>,
-        tokens: Tokens,
+        authority: AuthorityHandle,
+        attestor: Attestor,
         ttl: Duration,
         max_ttl: Duration,
         metrics: Metrics,
     ) -> Self {
-        Self { authority, tokens, ttl, max_ttl, metrics }
+        Self { authority, attestor, ttl, max_ttl, metrics }
     }
 
     /// For tonic, with the limits of its messages.
@@ -72,24 +108,91 @@ impl Service {
         .min(self.max_ttl)
     }
 
-    /// Blocking: reads and writes token files, and signs.
-    fn issue(
+    /// Finds out who shows `credential`, and whether that was checked against the
+    /// pod itself; `None` for callers that are no pods.
+    async fn attest(&self, credential: Credential) -> Result<(Caller, Option<bool>), CaError> {
+        match (credential, &self.attestor) {
+            (Credential::JoinToken(secret), Attestor::JoinTokens(tokens)) => {
+                Ok((Caller::JoinToken(tokens.clone(), secret), None))
+            }
+            #[cfg(feature = "kubernetes")]
+            (Credential::Pod(token), Attestor::Pods(pods)) => {
+                let trust_domain = self.authority.current().trust_domain().to_owned();
+                let (spiffe, facts) = pods.attest(token, &trust_domain).await?;
+                Ok((Caller::Known(spiffe, facts), Some(true)))
+            }
+            (Credential::Certificate(peer), attestor) => {
+                renewable(&peer, SystemTime::now())?;
+                let mut facts = peer.facts.clone().unwrap_or_else(|| AttestedFacts {
+                    namespace: peer.spiffe.namespace.clone(),
+                    application: peer.spiffe.workload.name().into(),
+                    method: "certificate".into(),
+                    token_id: None,
+                    pod: None,
+                });
+                let checked = match &peer.spiffe.workload {
+                    Workload::Application(_) => None,
+                    Workload::ServiceAccount(account) => {
+                        Some(self.look(attestor, &peer, account, &mut facts).await?)
+                    }
+                };
+                Ok((Caller::Known(peer.spiffe.clone(), facts), checked))
+            }
+            #[cfg(feature = "kubernetes")]
+            (Credential::JoinToken(_) | Credential::Pod(_), other) => {
+                Err(missing(other, "this authority does not take such a credential"))
+            }
+        }
+    }
+
+    /// Looks again for the pod of a certificate that is to be renewed. While the API
+    /// server cannot be asked, what was attested before still counts: or else an
+    /// outage of it would end every identity in the cluster. `false` says so.
+    async fn look(
         &self,
-        credential: Credential,
-        request: &IssueCertificateRequest,
-    ) -> Result<Answer, CaError> {
-        let authority = self.authority.load();
-        let application = |namespace: &str, application: &str| {
-            SpiffeId::application(authority.trust_domain(), namespace, application)
-                .map_err(|e| CaError::authority(e.to_string()))
+        attestor: &Attestor,
+        peer: &PeerIdentity,
+        account: &str,
+        facts: &mut AttestedFacts,
+    ) -> Result<bool, CaError> {
+        let refused = |why: &str| {
+            CaError::new(
+                Code::PeerIdentity,
+                format!("{} cannot be renewed here: {why}", peer.spiffe),
+            )
         };
-        let (spiffe, facts, checked) = match credential {
-            Credential::Token(secret) => {
-                let grant = self.tokens.look(&secret)?;
-                let spiffe = application(&grant.namespace, &grant.application)?;
+        match (attestor, &mut facts.pod) {
+            (_, None) => Err(refused("its certificate names no pod")),
+            (Attestor::JoinTokens(_), _) => Err(refused("this authority knows no pods")),
+            #[cfg(feature = "kubernetes")]
+            (Attestor::Pods(pods), Some(pod)) => {
+                match pods.look(&peer.spiffe.namespace, account, pod).await? {
+                    Look::Found(now) => {
+                        *pod = now;
+                        Ok(true)
+                    }
+                    Look::Unknown(error) => {
+                        warn!(spiffe = %peer.spiffe, %error, "renewed without a look at the pod");
+                        self.metrics.unchecked();
+                        Ok(false)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Blocking: may read and write token files, and signs.
+    fn issue(&self, caller: Caller, request: &IssueCertificateRequest) -> Result<Answer, CaError> {
+        let authority = self.authority.current();
+        let (spiffe, facts, checked) = match caller {
+            Caller::JoinToken(tokens, secret) => {
+                let grant = tokens.look(&secret)?;
+                let (namespace, name) = (&grant.namespace, &grant.application);
+                let spiffe = SpiffeId::application(authority.trust_domain(), namespace, name)
+                    .map_err(|e| CaError::authority(e.to_string()))?;
                 // Before the token is used up: a bad request must not cost it.
                 let checked = csr::check(&request.csr, &spiffe)?;
-                let grant = self.tokens.redeem(&secret, &checked.key_hash())?;
+                let grant = tokens.redeem(&secret, &checked.key_hash())?;
                 let facts = AttestedFacts {
                     namespace: grant.namespace,
                     application: grant.application,
@@ -99,17 +202,9 @@ impl Service {
                 };
                 (spiffe, facts, checked)
             }
-            Credential::Certificate(peer) => {
-                renewable(&peer, SystemTime::now())?;
-                let checked = csr::check(&request.csr, &peer.spiffe)?;
-                let facts = peer.facts.clone().unwrap_or_else(|| AttestedFacts {
-                    namespace: peer.spiffe.namespace.clone(),
-                    application: peer.spiffe.workload.name().into(),
-                    method: "certificate".into(),
-                    token_id: None,
-                    pod: None,
-                });
-                (peer.spiffe.clone(), facts, checked)
+            Caller::Known(spiffe, facts) => {
+                let checked = csr::check(&request.csr, &spiffe)?;
+                (spiffe, facts, checked)
             }
         };
         let life = self.life(request.ttl_seconds);
@@ -122,7 +217,8 @@ impl Service {
             renew_at: unix(issued.renew_at),
             spiffe_id: spiffe.to_string(),
         };
-        Ok(Answer { response, serial: issued.serial, token_id: facts.token_id })
+        let pod = facts.pod.map(|pod| format!("{} ({})", pod.name, pod.uid));
+        Ok(Answer { response, serial: issued.serial, token_id: facts.token_id, pod })
     }
 
     fn refuse(&self, peer: &Peer, error: &CaError) -> Status {
@@ -137,6 +233,7 @@ struct Answer {
     response: IssueCertificateResponse,
     serial: String,
     token_id: Option<String>,
+    pod: Option<String>,
 }
 
 #[tonic::async_trait]
@@ -146,20 +243,23 @@ impl IdentityService for Service {
         request: Request<IssueCertificateRequest>,
     ) -> Result<Response<IssueCertificateResponse>, Status> {
         let peer = peer(&request)?;
-        let credential =
-            credential(request.metadata(), &peer).map_err(|e| self.refuse(&peer, &e))?;
+        let refuse = |error: CaError| self.refuse(&peer, &error);
+        let credential = credential(request.metadata(), &peer, &self.attestor).map_err(refuse)?;
         let method = match &credential {
-            Credential::Token(_) => "join-token",
+            Credential::JoinToken(_) => "join-token",
+            #[cfg(feature = "kubernetes")]
+            Credential::Pod(_) => attestor::METHOD,
             Credential::Certificate(holder) if holder.not_after < SystemTime::now() => {
                 "expired-certificate"
             }
             Credential::Certificate(_) => "certificate",
         };
+        let (caller, pod_checked) = self.attest(credential).await.map_err(refuse)?;
         let (service, message) = (self.clone(), request.into_inner());
-        let answer = tokio::task::spawn_blocking(move || service.issue(credential, &message)).await;
+        let answer = tokio::task::spawn_blocking(move || service.issue(caller, &message)).await;
         let answer = answer
             .unwrap_or_else(|e| Err(CaError::authority(format!("issuing broke off: {e}"))))
-            .map_err(|e| self.refuse(&peer, &e))?;
+            .map_err(refuse)?;
         self.metrics.issued(method);
         info!(
             audit = true,
@@ -168,6 +268,8 @@ impl IdentityService for Service {
             method,
             serial = answer.serial,
             token = answer.token_id,
+            pod = answer.pod,
+            pod_checked,
             not_after = answer.response.not_after,
             "certificate issued"
         );
@@ -178,21 +280,29 @@ impl IdentityService for Service {
         &self,
         _: Request<GetTrustBundleRequest>,
     ) -> Result<Response<TrustBundle>, Status> {
-        Ok(Response::new(self.authority.load().bundle().to_proto()))
+        Ok(Response::new(self.authority.current().bundle().to_proto()))
     }
+}
+
+/// That there is no credential that counts here.
+fn missing(attestor: &Attestor, why: &str) -> CaError {
+    let (name, kind) = attestor.wanted();
+    CaError::new(
+        Code::CredentialMissing,
+        format!(
+            "{why}; show {name} (authorization: Bearer, {AUTHORIZATION_TYPE}: {kind}) or a client certificate of this authority"
+        ),
+    )
 }
 
 /// Which credential counts. One that is shown and bad is refused: there is no
 /// falling back to the other.
-fn credential(metadata: &MetadataMap, peer: &Peer) -> Result<Credential, CaError> {
-    let missing = |why: &str| {
-        CaError::new(
-            Code::CredentialMissing,
-            format!(
-                "{why}; show a join token (authorization: Bearer, {AUTHORIZATION_TYPE}: {JOIN_TOKEN}) or a client certificate of this authority"
-            ),
-        )
-    };
+fn credential(
+    metadata: &MetadataMap,
+    peer: &Peer,
+    attestor: &Attestor,
+) -> Result<Credential, CaError> {
+    let missing = |why: &str| missing(attestor, why);
     let (kind, value) = (metadata.get(AUTHORIZATION_TYPE), metadata.get("authorization"));
     let (kind, value) = match (kind, value) {
         (None, None) => {
@@ -203,18 +313,28 @@ fn credential(metadata: &MetadataMap, peer: &Peer) -> Result<Credential, CaError
         (None, Some(_)) => return Err(missing("the type of the credential is missing")),
         (Some(_), None) => return Err(missing("the credential itself is missing")),
     };
-    if kind.as_bytes() != JOIN_TOKEN.as_bytes() {
-        return Err(missing("the type of the credential is unknown"));
-    }
-    if metadata.get_all("authorization").iter().count() > 1 {
+    let several = |key| metadata.get_all(key).iter().count() > 1;
+    if several("authorization") || several(AUTHORIZATION_TYPE) {
         return Err(missing("there are several credentials"));
     }
-    let secret = value
-        .to_str()
-        .ok()
-        .and_then(|text| text.strip_prefix(BEARER))
-        .ok_or_else(|| missing("the credential is not a bearer token"))?;
-    Ok(Credential::Token(token::secret_of_bearer(secret)?))
+    let bearer = || {
+        value
+            .to_str()
+            .ok()
+            .and_then(|text| text.strip_prefix(BEARER))
+            .ok_or_else(|| missing("the credential is not a bearer token"))
+    };
+    let kind = kind.as_bytes();
+    match attestor {
+        Attestor::JoinTokens(_) if kind == JOIN_TOKEN.as_bytes() => {
+            Ok(Credential::JoinToken(token::secret_of_bearer(bearer()?)?))
+        }
+        #[cfg(feature = "kubernetes")]
+        Attestor::Pods(_) if kind == KUBERNETES_TOKEN.as_bytes() => {
+            Ok(Credential::Pod(Zeroizing::new(bearer()?.to_owned())))
+        }
+        _ => Err(missing("this authority takes no credential of this type")),
+    }
 }
 
 /// Whether the holder of a certificate that TLS verified may have the next one.
@@ -259,12 +379,15 @@ pub(crate) fn status(error: &CaError) -> Status {
         Code::CredentialMissing
         | Code::TokenInvalid
         | Code::TokenExpired
+        | Code::ServiceAccountToken
         | Code::PeerExpired
         | Code::PeerUntrusted
         | Code::PeerTrustDomain => Status::unauthenticated(message),
-        Code::CsrIdentity | Code::CsrAuthority | Code::PeerIdentity | Code::OtherApplication => {
-            Status::permission_denied(message)
-        }
+        Code::CsrIdentity
+        | Code::CsrAuthority
+        | Code::PeerIdentity
+        | Code::PodGone
+        | Code::OtherApplication => Status::permission_denied(message),
         Code::CsrInvalid | Code::CsrKey => Status::invalid_argument(message),
         Code::RateLimited => Status::resource_exhausted(message),
         _ => {
@@ -290,7 +413,7 @@ mod tests {
             metadata.append(*key, value.parse().expect("ASCII"));
         }
         let peer = Peer { address: ([127, 0, 0, 1], 1).into(), identity: None };
-        match credential(&metadata, &peer) {
+        match credential(&metadata, &peer, &Attestor::JoinTokens(Tokens::new("tokens"))) {
             Ok(_) => panic!("accepted"),
             Err(error) => error.code(),
         }
@@ -312,6 +435,7 @@ mod tests {
             refused(&[kind, ("authorization", good), ("authorization", good)]),
             Code::CredentialMissing
         );
+        assert_eq!(refused(&[kind, kind, ("authorization", good)]), Code::CredentialMissing);
         assert_eq!(refused(&[kind, ("authorization", "Bearer AAAA")]), Code::TokenInvalid);
     }
 

@@ -16,7 +16,7 @@ use rulecast_api::{
         identity_service_client::IdentityServiceClient,
     },
 };
-use rulecast_ca::CaConfig;
+use rulecast_ca::{CaConfig, Place};
 use rulecast_identity::{
     ConnectOptions, Expected, IdentityClient, IdentityConfig, IdentityError, IdentityHandle,
     IdentityManager, JoinToken, PrivateKey, Svid, TokenSource, connect, tls,
@@ -45,7 +45,7 @@ impl Ca {
         let address = listener.local_addr().expect("bound");
         let shutdown = CancellationToken::new();
         let config = CaConfig {
-            dir: dir.clone(),
+            place: Place::Folder(dir.clone()),
             listen: address,
             http: None,
             ttl: HOUR,

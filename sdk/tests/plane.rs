@@ -20,7 +20,7 @@ use rulecast_api::{
         rules::v1::{ConditionRoute, Rule, Target, target::Scope},
     },
 };
-use rulecast_ca::CaConfig;
+use rulecast_ca::{CaConfig, Place};
 use rulecast_identity::{
     ClientAuth, ConnectOptions, IdentityClient, IdentityHandle, JoinToken, PrivateKey,
     ServeOptions, Svid, TrustBundle, serve_tls, state::StateDir, tls,
@@ -534,7 +534,7 @@ async fn a_client_joins_and_shows_its_renewed_certificate() {
     let ca = listener.local_addr().expect("bound");
     let stop = CancellationToken::new();
     let config = CaConfig {
-        dir: dir.clone(),
+        place: Place::Folder(dir.clone()),
         listen: ca,
         http: None,
         ttl: Duration::from_secs(4),

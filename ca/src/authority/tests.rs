@@ -1,5 +1,28 @@
-use super::*;
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use super::{
+    folder::init,
+    parts::{ABOUT, INTERMEDIATE, ROOT, ROOT_KEY, Where},
+    *,
+};
 use rulecast_identity::PeerIdentity;
+
+const PLACE: Where<'_> = Where { prefix: "here/", remedy: "mend it" };
+
+/// As `parts`, with an intermediate of which `left` is left of a year.
+fn aged(parts: &Parts, left: Duration) -> Parts {
+    let authority = parts.open(&PLACE).expect("good");
+    let root_key = PrivateKey::from_pem(parts.root_key.as_ref().expect("a key")).expect("a key");
+    let root = authority.bundle.roots()[0].clone();
+    let issuer = Issuer::from_ca_cert_der(&root, root_key.pair()).expect("an issuer");
+    let mut params = ca_params("old", Some(0), 1).expect("parameters");
+    params.not_after = seconds(SystemTime::now() + left);
+    params.not_before = seconds(SystemTime::now() + left - DAY * 365);
+    let key = PrivateKey::generate().expect("key");
+    let certificate = params.signed_by(key.pair(), &issuer).expect("signed");
+    let text = format!("{}{}", *key.to_pem(), certificate.pem());
+    Parts { intermediate: text.into(), ..parts.clone() }
+}
 
 fn new_authority() -> (tempfile::TempDir, std::path::PathBuf) {
     let parent = tempfile::tempdir().expect("folder");
@@ -97,14 +120,68 @@ fn no_leaf_outlives_its_issuer() {
 }
 
 #[test]
-fn an_old_intermediate_is_replaced() {
+fn an_intermediate_past_half_of_its_time_is_replaced() {
+    let parts = Parts::generate("td.example").expect("made");
+    assert!(parts.renewed(&PLACE).expect("good").is_none());
+    assert!(aged(&parts, DAY * 190).renewed(&PLACE).expect("good").is_none());
+    let old = aged(&parts, DAY * 180);
+    let renewed = old.renewed(&PLACE).expect("good").expect("renewed");
+    let (before, after) = (old.open(&PLACE).expect("good"), renewed.open(&PLACE).expect("good"));
+    assert_ne!(before.intermediate, after.intermediate);
+    assert_eq!(before.bundle, after.bundle);
+    assert!(!before.is_same(&after) && after.is_same(&renewed.open(&PLACE).expect("good")));
+    let without = Parts { root_key: None, ..old.clone() };
+    let error = without.renewed(&PLACE).expect_err("there is no key");
+    assert!(error.message().starts_with("here/root.key: "), "{error}");
+    without.open(&PLACE).expect("the old one signs on");
+
+    let (_parent, dir) = new_authority();
+    for (name, text) in [(ABOUT, &old.about), (ROOT, &old.root), (INTERMEDIATE, &old.intermediate)]
+    {
+        fs::write(dir.join(name), &**text).expect("written");
+    }
+    fs::write(dir.join(ROOT_KEY), &**old.root_key.as_ref().expect("a key")).expect("written");
+    let opened = Authority::open(&dir).expect("opens");
+    assert_ne!(opened.intermediate, before.intermediate);
+    assert!(opened.is_same(&Authority::open(&dir).expect("opens again")));
+}
+
+#[test]
+fn a_servers_certificate_is_for_its_names_and_nobodys_identity() {
     let (_parent, dir) = new_authority();
     let authority = Authority::open(&dir).expect("opens");
-    let before = authority.intermediate.clone();
-    let key = PrivateKey::load(&dir.join(ROOT_KEY)).expect("the root's key");
-    renew_intermediate(&dir, &authority.bundle, &key).expect("renewed");
-    let after = Authority::open(&dir).expect("opens");
-    assert_ne!(before, after.intermediate);
+    let hosts = ["rulecast-ca.rulecast-system.svc".to_owned(), "127.0.0.1".to_owned()];
+    let issued = authority.webhook_certificate(&hosts, MAX_LEAF).expect("issued");
+    let roots = pem::parse(authority.roots_pem()).expect("PEM");
+    assert!(roots.headers().iter().next().is_none(), "plain PEM");
+    let root = CertificateDer::from(roots.into_contents());
+    let anchor = webpki::anchor_from_trusted_cert(&root).expect("a root");
+    let leaf = webpki::EndEntityCert::try_from(&issued.chain[0]).expect("a leaf");
+    let verify = |usage| {
+        leaf.verify_for_usage(
+            webpki::ALL_VERIFICATION_ALGS,
+            std::slice::from_ref(&anchor),
+            &issued.chain[1..],
+            rustls_pki_types::UnixTime::now(),
+            usage,
+            None,
+            None,
+        )
+        .map(|_| ())
+    };
+    verify(webpki::KeyUsage::server_auth()).expect("a server's");
+    verify(webpki::KeyUsage::client_auth()).expect_err("no client's");
+    for host in &hosts {
+        let name = host.as_str().try_into().expect("a name");
+        leaf.verify_is_valid_for_subject_name(&name).expect(host);
+    }
+    let other = "rulecast-ca.other.svc".try_into().expect("a name");
+    leaf.verify_is_valid_for_subject_name(&other).expect_err("another host");
+    PeerIdentity::from_der(&issued.chain[0]).expect_err("no identity of ours");
+    for hosts in [&[][..], &[String::new()], &["no host\n".to_owned()]] {
+        let error = authority.webhook_certificate(hosts, MAX_LEAF).expect_err("refused");
+        assert_eq!(error.code(), Code::ConfigInvalid);
+    }
 }
 
 #[test]
