@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use rulecast_api::Code;
 use rustls_pki_types::CertificateDer;
 use zeroize::Zeroizing;
@@ -100,6 +101,18 @@ impl TokenSource {
     }
 }
 
+/// Namespace and name of the service account that a token says it is of. Nothing is verified:
+/// good for what a process believes of itself, and for nothing that another one shows.
+pub fn service_account_of(token: &str) -> Option<(String, String)> {
+    let mut parts = token.trim().split('.');
+    let (_, claims) = (parts.next()?, parts.next()?);
+    let claims = URL_SAFE_NO_PAD.decode(claims.trim_end_matches('=')).ok()?;
+    let claims: serde_json::Value = serde_json::from_slice(&claims).ok()?;
+    let subject = claims.get("sub")?.as_str()?.strip_prefix("system:serviceaccount:")?;
+    let (namespace, name) = subject.split_once(':')?;
+    Some((namespace.to_owned(), name.to_owned()))
+}
+
 /// The roots in a PEM file. [`Code::PeerUntrusted`] when there are none to be had.
 pub async fn read_roots(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let unusable = |why: String| {
@@ -143,5 +156,44 @@ async fn text_of(path: &Path) -> Result<Zeroizing<String>, String> {
         Ok(Ok(text)) => Ok(Zeroizing::new(text)),
         Ok(Err(error)) => Err(error.to_string()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_its_service_account() {
+        let token = |claims: &str| format!("e30.{}.sig\n", URL_SAFE_NO_PAD.encode(claims));
+        let good = token(r#"{"sub":"system:serviceaccount:shop:web","exp":1}"#);
+        assert_eq!(service_account_of(&good), Some(("shop".into(), "web".into())));
+        for bad in [
+            token(r#"{"sub":"kubernetes-admin"}"#),
+            token(r#"{"sub":1}"#),
+            token("no JSON"),
+            "rcjt1.x".to_owned(),
+            "a.%%.c".to_owned(),
+            String::new(),
+        ] {
+            assert_eq!(service_account_of(&bad), None, "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_token_is_not_sent() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("token");
+        for text in ["", " \n", "two words", "a\u{e9}b", &"x".repeat(MAX_TOKEN + 1)] {
+            std::fs::write(&path, text).expect("written");
+            let error = read_service_account_token(&path).await.expect_err("no token");
+            assert_eq!(error.code(), Code::TokenInvalid);
+            assert!(text.len() < 3 || !error.message().contains(text), "{error}");
+        }
+        std::fs::write(&path, "ey.ey.sig\n").expect("written");
+        assert_eq!(*read_service_account_token(&path).await.expect("a token"), "ey.ey.sig");
+        std::fs::remove_file(&path).expect("removed");
+        let error = read_service_account_token(&path).await.expect_err("missing");
+        assert_eq!(error.code(), Code::CredentialMissing);
     }
 }

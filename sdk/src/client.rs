@@ -7,10 +7,12 @@ use tokio::sync::watch;
 mod builder;
 mod connect;
 mod error;
+mod owner;
 mod persist;
 mod session;
 mod shared;
 
+pub(crate) use builder::endpoint;
 pub use builder::{ClientBuilder, Startup, TYPES, Tuning};
 pub use error::ConnectError;
 

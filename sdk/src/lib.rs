@@ -24,11 +24,14 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! In Kubernetes the surroundings say where everything is: [`Rulecast::from_env`].
 
 pub mod client;
 pub mod decision;
 pub mod disk;
 pub mod endpoints;
+pub mod env;
 pub mod host;
 pub mod observe;
 pub mod snapshot;
@@ -39,4 +42,5 @@ pub mod vector;
 pub use client::{Client, ClientBuilder, ConnectError, Startup, Tuning};
 pub use decision::{Decision, Explanation, Policies, Request};
 pub use endpoints::{Endpoint, EndpointSet, Params};
+pub use env::Rulecast;
 pub use status::Status;

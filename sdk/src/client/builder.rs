@@ -69,6 +69,7 @@ pub struct ClientBuilder {
     pub(crate) token: Option<TokenSource>,
     pub(crate) application: String,
     pub(crate) namespace: String,
+    pub(crate) instance: Option<String>,
     pub(crate) parameters: BTreeMap<String, String>,
     pub(crate) services: Vec<String>,
     pub(crate) state_dir: Option<PathBuf>,
@@ -85,6 +86,7 @@ impl Default for ClientBuilder {
             token: None,
             application: String::new(),
             namespace: "default".into(),
+            instance: None,
             parameters: BTreeMap::new(),
             services: Vec::new(),
             state_dir: None,
@@ -120,7 +122,28 @@ impl ClientBuilder {
         self
     }
 
-    /// The application's name, as its identity has it.
+    /// A pod's credential: the file with its service-account token (audience `rulecast-ca`)
+    /// and the PEM file with the authority's roots. Both are read anew whenever they are
+    /// needed. The key then stays in memory, also with a [`state_dir`](Self::state_dir).
+    pub fn service_account(
+        mut self,
+        token_file: impl Into<PathBuf>,
+        trust_bundle: impl Into<PathBuf>,
+    ) -> Self {
+        let (token, bundle) = (token_file.into(), trust_bundle.into());
+        self.token = Some(TokenSource::Kubernetes { token, bundle });
+        self
+    }
+
+    /// Names this process in the plane's lists, for people. Default: made up at random; in
+    /// a pod, the pod's name says most.
+    pub fn instance(mut self, name: impl Into<String>) -> Self {
+        self.instance = Some(name.into());
+        self
+    }
+
+    /// The application's name, as its identity has it. In a pod, where an identity names the
+    /// service account, it is what rules call the application.
     pub fn application(mut self, name: impl Into<String>) -> Self {
         self.application = name.into();
         self
@@ -155,8 +178,8 @@ impl ClientBuilder {
         self
     }
 
-    /// A folder of the application's own for its key, certificate and last good
-    /// snapshot, so that it can start without authority and plane. Made (0700) when
+    /// A folder of the application's own for its last good snapshot, and outside of
+    /// Kubernetes for key and certificate, so that it can start without authority and plane. Made (0700) when
     /// missing. Default: none, everything stays in memory.
     pub fn state_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(folder.into());

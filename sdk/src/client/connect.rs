@@ -1,6 +1,7 @@
 //! Starts a client, and keeps its parts running.
 
 use std::{
+    fs,
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -8,7 +9,8 @@ use std::{
 
 use rulecast_api::SpiffeId;
 use rulecast_identity::{
-    ConnectOptions, IdentityConfig, IdentityError, IdentityManager, IdentityStatus, state::StateDir,
+    ConnectOptions, IdentityConfig, IdentityError, IdentityManager, IdentityStatus, TokenSource,
+    credential::service_account_of, state::StateDir,
 };
 use tokio::{
     sync::{oneshot, watch},
@@ -17,9 +19,10 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info, warn};
+use zeroize::Zeroizing;
 
 use super::{
-    Client, ClientBuilder, ConnectError, Startup, persist, session::Session, shared::Shared,
+    Client, ClientBuilder, ConnectError, Startup, owner, persist, session::Session, shared::Shared,
 };
 use crate::disk::SnapshotFile;
 
@@ -103,12 +106,37 @@ impl Runner {
     /// connect with: deciding goes on while authority and plane are away.
     async fn restore_stored(&self) {
         let Some(folder) = self.builder.state_dir.clone() else { return };
-        let stored = task::spawn_blocking(move || stored_identity(&folder)).await;
-        let Ok(Some(id)) = stored else { return };
-        let ours = id.namespace == self.builder.namespace
-            && id.workload.name() == self.builder.application;
-        if ours {
+        let Self { builder: ClientBuilder { namespace, application, token, .. }, .. } = self;
+        let (namespace, mut name) = (namespace.clone(), Some(application.clone()));
+        let pod = match token {
+            Some(TokenSource::Kubernetes { token, .. }) => Some(token.clone()),
+            _ => None,
+        };
+        let stored = task::spawn_blocking(move || {
+            let id = match pod {
+                None => stored_identity(&folder),
+                Some(token) => {
+                    let token = Zeroizing::new(fs::read_to_string(token).ok()?);
+                    name = service_account_of(&token).map(|(_, name)| name);
+                    owner::load(&folder)
+                }
+            }?;
+            let ours = id.namespace == namespace && Some(id.workload.name()) == name.as_deref();
+            ours.then_some(id)
+        });
+        if let Ok(Some(id)) = stored.await {
             self.restore(&id).await;
+        }
+    }
+
+    /// Where no certificate is kept beside the snapshot: notes whose it is.
+    async fn note_owner(&self, id: &SpiffeId) {
+        let pod = matches!(self.builder.token, Some(TokenSource::Kubernetes { .. }));
+        let Some(folder) = self.builder.state_dir.clone().filter(|_| pod) else { return };
+        let id = id.clone();
+        let noted = task::spawn_blocking(move || owner::store(&folder, &id)).await;
+        if let Ok(Err(error)) = noted {
+            warn!(%error, "after a restart no rules are restored before there is an identity");
         }
     }
 
@@ -189,6 +217,7 @@ impl Runner {
         };
         let id = handle.current().spiffe.clone();
         self.restore(&id).await;
+        self.note_owner(&id).await;
         parts.spawn(named("identity", stop.clone().run_until_cancelled_owned(worker)));
         let (newest, written) = watch::channel(None);
         if let Some(file) = self.file() {
@@ -201,6 +230,7 @@ impl Runner {
             identity: handle,
             plane: builder.plane.clone(),
             application: builder.application.clone(),
+            instance: builder.instance.clone(),
             services: builder.services.clone(),
             connect,
             backoff: (builder.tuning.backoff_least, builder.tuning.backoff_most),

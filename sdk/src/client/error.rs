@@ -19,6 +19,16 @@ pub enum ConnectError {
         /// What would be right.
         hint: &'static str,
     },
+    /// An environment variable is missing or wrong.
+    #[error("{} {variable}: {message}; {hint}", Code::ConfigInvalid)]
+    Environment {
+        /// The variable's name.
+        variable: &'static str,
+        /// What is wrong.
+        message: String,
+        /// What would be right.
+        hint: &'static str,
+    },
     /// There is no identity, and waiting would not bring one.
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -50,7 +60,7 @@ impl ConnectError {
     /// For `docs/errors.md`.
     pub fn code(&self) -> Code {
         match self {
-            Self::Config { .. } => Code::ConfigInvalid,
+            Self::Config { .. } | Self::Environment { .. } => Code::ConfigInvalid,
             Self::Identity(error) => error.code(),
             Self::Policies { code, .. } => *code,
             Self::NotReady { .. } => Code::NotReady,

@@ -42,6 +42,7 @@ pub(super) struct Session {
     pub(super) identity: IdentityHandle,
     pub(super) plane: String,
     pub(super) application: String,
+    pub(super) instance: Option<String>,
     pub(super) services: Vec<String>,
     pub(super) connect: ConnectOptions,
     /// Shortest and longest wait before connecting again.
@@ -90,7 +91,10 @@ impl Session {
     /// Connects, and again whenever the connection is lost, until the client stops.
     pub(super) async fn run(self) {
         let node = Node {
-            instance: format!("{:032x}", fastrand::u128(..)),
+            instance: self
+                .instance
+                .clone()
+                .unwrap_or_else(|| format!("{:032x}", fastrand::u128(..))),
             application: self.application.clone(),
             agent: concat!("rulecast-sdk/", env!("CARGO_PKG_VERSION")).into(),
             engine_digest: self.shared.engine.to_bytes(),
