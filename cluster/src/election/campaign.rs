@@ -19,10 +19,11 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// Runs for leader until `shutdown`; spawn the future. Dropping it ends the lead too, but leaves
 /// the Lease to run out.
 ///
-/// Needs `get`, `create` and `update` on `leases` of `coordination.k8s.io` in the namespace. A
-/// Lease that is deleted is made anew: at once by its holder and by candidates that never saw
-/// it, after `duration` by others. (So only a candidate that starts between the deletion and the
-/// holder's next renewal can lead beside it, until that renewal.)
+/// Needs `get`, `create` and `update` on `leases` of `coordination.k8s.io` in the namespace.
+///
+/// A Lease that is deleted is made anew. Its holder leads on; another one that makes it first
+/// leads only after `duration`, when the holder knows. (A candidate that starts just then cannot
+/// know that there was a Lease: it can lead beside the holder until that one's next renewal.)
 ///
 /// Times that make no sense are mended, with a warning: `duration` to whole seconds from 1 s to
 /// 1 hour, `deadline` to at most two thirds of it where it is no less than `duration`, `retry` to
@@ -220,7 +221,7 @@ impl Runner {
             }
             let Some(claim) = self.candidate.release() else { return };
             match timeout_at(limit, self.leases.write(&claim)).await {
-                Ok((Written::Done(_), _)) => {
+                Ok((Written::Done { .. }, _)) => {
                     debug!(lease = %self.config.name, "gave the Lease up");
                     return;
                 }

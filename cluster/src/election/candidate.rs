@@ -13,6 +13,8 @@ use tokio::time::Instant;
 /// What a Lease says, as far as an election goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
+    /// Changes when it is deleted and made again.
+    pub(super) uid: String,
     /// Changes with every write, also with those of others; the condition of the next write.
     pub(super) version: String,
     /// Who holds it; empty: nobody.
@@ -52,8 +54,13 @@ pub(super) enum Action {
 /// How a write ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// The Lease is as it should be, with this version.
-    Done(String),
+    /// The Lease is as it should be.
+    Done {
+        /// As in [`Record`].
+        uid: String,
+        /// As in [`Record`].
+        version: String,
+    },
     /// It is not the version that was to be replaced, or there is one already.
     Conflict,
     /// There is none to replace.
@@ -80,11 +87,18 @@ enum Seen {
     Nothing,
     /// It says this, and was first seen saying it at `since`.
     Lease { record: Record, since: Instant },
-    /// It was there before, and first seen to be missing at `since`: whoever made use of it
-    /// may not know yet.
-    Deleted { since: Instant },
-    /// It was never there.
-    Never,
+    /// It is not there.
+    Missing,
+}
+
+/// A Lease that was there has been deleted, so that whoever leads by it may not know. To have
+/// made a new one is not enough then: it must have been kept for as long as the other may act.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Doubt {
+    /// How long that is.
+    wait: Duration,
+    /// When that is over; `None`: the Lease is not known to be its own yet.
+    over: Option<Instant>,
 }
 
 /// One candidate.
@@ -95,8 +109,9 @@ pub(super) struct Candidate {
     seen: Seen,
     /// Whether what was seen may be acted on without another look.
     fresh: bool,
-    /// When the write began by which the Lease was last made or kept its own.
+    /// When the write began by which it last took or kept the lead.
     held: Option<Instant>,
+    doubt: Option<Doubt>,
     /// Nothing is done before.
     next: Instant,
     /// Conflicts one after the other, without anything in between.
@@ -113,6 +128,7 @@ impl Candidate {
             seen: Seen::Nothing,
             fresh: false,
             held: None,
+            doubt: None,
             next: now,
             conflicts: 0,
             random: fastrand::Rng::with_seed(seed),
@@ -137,23 +153,12 @@ impl Candidate {
         if now < self.next {
             return Action::Wait(self.next);
         }
-        match &self.seen {
-            _ if !self.fresh => Action::Read,
-            Seen::Nothing => Action::Read,
-            Seen::Never => Action::Write(self.create()),
-            Seen::Deleted { since } => {
-                let free = *since + self.times.duration;
-                if self.leads(now) || now >= free {
-                    Action::Write(self.create())
-                } else {
-                    Action::Read
-                }
-            }
-            Seen::Lease { record, since } => match self.claim(record, *since, now) {
-                Some(claim) => Action::Write(claim),
-                None => Action::Read,
-            },
-        }
+        let write = match &self.seen {
+            Seen::Lease { record, since } if self.fresh => self.claim(record, *since, now),
+            Seen::Missing if self.fresh => Some(self.create()),
+            _ => None,
+        };
+        write.map_or(Action::Read, Action::Write)
     }
 
     fn create(&self) -> Claim {
@@ -192,14 +197,25 @@ impl Candidate {
     }
 
     fn found(&mut self, now: Instant, record: Record) {
-        let since = match &self.seen {
-            Seen::Lease { record: known, since } if known.version == record.version => *since,
-            _ => now,
-        };
+        let mut known = None;
+        let mut made_anew = false;
+        if let Seen::Lease { record: last, since } = &self.seen {
+            known = (last.version == record.version).then_some(*since);
+            made_anew = last.uid != record.uid;
+        }
         if record.holder != self.identity {
             // Whoever wrote that has taken it, by right or by force.
             self.held = None;
+            self.doubt = None;
+        } else if known.is_none() {
+            // Its own by a write whose answer was lost, perhaps an old one that came late.
+            if made_anew && self.doubt.is_none() {
+                self.doubt(record.duration);
+            } else if let Some(doubt) = &mut self.doubt {
+                doubt.over = None;
+            }
         }
+        let since = known.unwrap_or(now);
         let free = since + record.duration;
         self.fresh = self.claim(&record, since, now).is_some();
         self.seen = Seen::Lease { record, since };
@@ -212,19 +228,17 @@ impl Candidate {
     }
 
     fn missing(&mut self, now: Instant) {
-        self.seen = match self.seen {
-            Seen::Nothing | Seen::Never => Seen::Never,
-            Seen::Deleted { since } => Seen::Deleted { since },
-            Seen::Lease { .. } => Seen::Deleted { since: now },
-        };
-        // Another leader may not know yet, so its time is waited for. One that leads itself
-        // makes the Lease again at once.
-        let free = match self.seen {
-            Seen::Deleted { since } if !self.leads(now) => since + self.times.duration,
-            _ => now,
-        };
-        self.fresh = now >= free;
-        self.next = if self.fresh { now } else { (now + self.pause()).min(free) };
+        if let Seen::Lease { record, .. } = &self.seen {
+            self.doubt(record.duration);
+        }
+        self.seen = Seen::Missing;
+        self.fresh = true;
+        self.next = now;
+    }
+
+    /// The Lease, which had that duration, was deleted.
+    fn doubt(&mut self, duration: Duration) {
+        self.doubt = Some(Doubt { wait: duration.max(self.times.duration), over: None });
     }
 
     /// It could not be read.
@@ -236,10 +250,12 @@ impl Candidate {
     /// A write that began at `begun` ended now.
     pub(super) fn written(&mut self, begun: Instant, now: Instant, claim: Claim, how: Written) {
         match how {
-            Written::Done(version) => {
+            Written::Done { uid, version } => {
                 let Claim { holder, duration, transitions, .. } = claim;
-                self.held = (holder == self.identity).then_some(begun);
-                let record = Record { version, holder, duration, transitions };
+                if holder == self.identity {
+                    self.hold(begun, now);
+                }
+                let record = Record { uid, version, holder, duration, transitions };
                 self.seen = Seen::Lease { record, since: now };
                 self.fresh = true;
                 self.conflicts = 0;
@@ -258,11 +274,27 @@ impl Candidate {
         }
     }
 
+    /// The Lease is its own by a write that began then.
+    fn hold(&mut self, begun: Instant, now: Instant) {
+        let leads = self.leads(now);
+        if let Some(Doubt { wait, over }) = &mut self.doubt {
+            // Who leads is the other of the doubt.
+            if !leads && over.is_none_or(|over| begun < over) {
+                over.get_or_insert(now + *wait);
+                return;
+            }
+            self.doubt = None;
+        }
+        self.held = Some(begun);
+    }
+
     /// The write that gives the Lease up, if it is held as far as is known. From now on this
-    /// candidate does not lead.
+    /// candidate does not lead. A Lease in doubt is left to run out, since who takes an empty
+    /// one does so at once.
     pub(super) fn release(&mut self) -> Option<Claim> {
         self.held = None;
         match &self.seen {
+            _ if self.doubt.is_some() => None,
             Seen::Lease { record, .. } if record.holder == self.identity => Some(Claim {
                 replaces: Some(record.version.clone()),
                 holder: String::new(),
@@ -279,3 +311,8 @@ impl Candidate {
         self.times.retry.mul_f64(1.0 + 0.2 * self.random.f64())
     }
 }
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

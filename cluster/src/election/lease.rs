@@ -49,9 +49,11 @@ impl Leases {
         };
         match answer {
             Ok(lease) => {
-                let version = lease.metadata.resource_version.clone().unwrap_or_default();
+                let ObjectMeta { uid, resource_version, .. } = lease.metadata.clone();
                 self.last = Some(lease);
-                (Written::Done(version), None)
+                let (uid, version) =
+                    (uid.unwrap_or_default(), resource_version.unwrap_or_default());
+                (Written::Done { uid, version }, None)
             }
             Err(kube::Error::Api(status)) if status.code == 409 => (Written::Conflict, None),
             // Where one was to be made, it is the namespace that is missing.
@@ -103,6 +105,7 @@ fn record(lease: &Lease, usual: Duration) -> Record {
     let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok());
     let duration = seconds.filter(|s| *s > 0).map_or(usual, Duration::from_secs);
     Record {
+        uid: lease.metadata.uid.clone().unwrap_or_default(),
         version: lease.metadata.resource_version.clone().unwrap_or_default(),
         holder: spec.holder_identity.unwrap_or_default(),
         duration: duration.min(LONGEST),
