@@ -104,10 +104,12 @@ codes! {
     ReplicaBehind = "RC0503";
     /// The plane is shutting down.
     Draining = "RC0504";
-    /// The client's certificate has expired while connected.
+    /// The client's certificate has expired while connected, or its pod is no more.
     IdentityEnded = "RC0505";
     /// A plane's answer that a client cannot take.
     ResponseInvalid = "RC0506";
+    /// The plane does not know the client's pod yet.
+    PodUnknown = "RC0507";
     // 06: policies and decisions.
     /// A rule that its policy refused.
     RuleRefused = "RC0601";

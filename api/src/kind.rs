@@ -3,7 +3,7 @@
 //! A kind is a row of [`KINDS`]; a new kind is a module with its spec type and
 //! one row. Everything else (manifests, stores, views, streams) goes by the row.
 
-use std::{any::Any, fmt, hash, sync::Arc};
+use std::{any::Any, collections::BTreeMap, fmt, hash, sync::Arc};
 
 use bytes::Bytes;
 
@@ -27,6 +27,18 @@ pub struct FieldError {
     pub hint: String,
 }
 
+/// A client as rules may select it: what is attested of it, and what its platform knows of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Where it lives.
+    pub namespace: &'a str,
+    /// Its service account, or its application outside of Kubernetes.
+    pub workload: &'a str,
+    /// The labels of its pod, without those that tell pods of one template apart; none
+    /// outside of Kubernetes.
+    pub labels: &'a BTreeMap<String, String>,
+}
+
 /// A typed, validated spec of some kind.
 pub trait RuleSpec: fmt::Debug + Send + Sync + Any {
     /// What calls the rule speaks of; `None`: all of an application's.
@@ -39,6 +51,11 @@ pub trait RuleSpec: fmt::Debug + Send + Sync + Any {
     fn encode(&self) -> Bytes;
     /// The spec as a person would write it, normalised; parses back to an equal one.
     fn to_json(&self) -> serde_json::Value;
+    /// Whether the rule is for this client, as far as its selector says; where the rule
+    /// stands is looked at besides.
+    fn selects(&self, _subject: &Subject<'_>) -> bool {
+        true
+    }
 }
 
 /// Parses and validates the `spec` of a manifest. Paths in errors begin with `spec`.

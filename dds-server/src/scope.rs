@@ -1,13 +1,17 @@
 //! What a client may see.
 //!
 //! The namespace and workload of a [`Scope`] are attested by the client's
-//! certificate; the services that it declares only narrow. Where a rule stands,
-//! its tier, follows from its own namespace alone and is the same for everybody.
+//! certificate, and so is its pod, which leads to the pod's labels; the services
+//! that it declares only narrow. Where a rule stands, its tier, follows from its
+//! own namespace alone and is the same for everybody.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use rulecast_api::{
-    Digest, ServiceKey, SpiffeId,
+    Digest, ServiceKey, SpiffeId, kind,
     proto::rules::v1::{Target, target},
     spiffe::Workload,
 };
@@ -19,25 +23,85 @@ pub const TIER_OWNER: u32 = 1;
 /// The tier of rules that bind their namespace's own callers, applied last.
 pub const TIER_OWN: u32 = 2;
 
-/// What decides which rules a client sees.
+/// Labels that tell pods of one template apart. No rule selects by them: with them, each
+/// pod, or each roll-out of it, would have a view of its own.
+const NOISE: &[&str] = &[
+    "apps.kubernetes.io/pod-index",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-completion-index",
+    "batch.kubernetes.io/job-name",
+    "controller-revision-hash",
+    "controller-uid",
+    "job-name",
+    "pod-template-generation",
+    "pod-template-hash",
+    "rollouts-pod-template-hash",
+    "statefulset.kubernetes.io/pod-name",
+];
+
+/// The labels of a pod by which rules may select it: all but those that tell pods of one
+/// template apart, such as `pod-template-hash` or `statefulset.kubernetes.io/pod-name`.
+/// Clones share them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Labels(Arc<BTreeMap<String, String>>);
+
+impl Labels {
+    /// Of all that a pod has.
+    pub fn new(all: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>) -> Self {
+        let all = all.into_iter().map(|(name, value)| (name.into(), value.into()));
+        Self(Arc::new(all.filter(|(name, _)| !NOISE.contains(&name.as_str())).collect()))
+    }
+
+    /// As a map.
+    pub fn as_map(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+}
+
+/// A client as far as it does not speak for itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Scope {
+pub struct Subject {
     /// Where the client lives; attested.
     pub namespace: String,
     /// What the client is; attested.
     pub workload: Workload,
+    /// Of the pod that is attested; none where no pod is.
+    pub labels: Labels,
+}
+
+impl Subject {
+    /// Of an attested identity, without labels.
+    pub fn new(identity: &SpiffeId) -> Self {
+        Self {
+            namespace: identity.namespace.clone(),
+            workload: identity.workload.clone(),
+            labels: Labels::default(),
+        }
+    }
+
+    /// As selectors of rules see it.
+    pub fn selected(&self) -> kind::Subject<'_> {
+        kind::Subject {
+            namespace: &self.namespace,
+            workload: self.workload.name(),
+            labels: self.labels.as_map(),
+        }
+    }
+}
+
+/// What decides which rules a client sees. Clients with equal scopes share their views.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Scope {
+    /// The client.
+    pub subject: Subject,
     /// The services that it calls, as it declares; `None`: it did not say, so all.
     pub services: Option<BTreeSet<ServiceKey>>,
 }
 
 impl Scope {
-    /// Of an attested identity and what it declared.
+    /// Of an attested identity without a pod, and what it declared.
     pub fn new(identity: &SpiffeId, services: Option<BTreeSet<ServiceKey>>) -> Self {
-        Self {
-            namespace: identity.namespace.clone(),
-            workload: identity.workload.clone(),
-            services,
-        }
+        Self { subject: Subject::new(identity), services }
     }
 
     /// Names the scope: equal scopes, and only they, have equal hashes.
@@ -47,12 +111,21 @@ impl Scope {
             text.extend_from_slice(&(part.len() as u64).to_le_bytes());
             text.extend_from_slice(part.as_bytes());
         };
-        part(&self.namespace);
-        part(match self.workload {
+        let Subject { namespace, workload, labels } = &self.subject;
+        part(namespace);
+        part(match workload {
             Workload::Application(_) => "app",
             Workload::ServiceAccount(_) => "sa",
         });
-        part(self.workload.name());
+        part(workload.name());
+        if !labels.as_map().is_empty() {
+            part("labels");
+            part(&labels.as_map().len().to_string());
+            for (name, value) in labels.as_map() {
+                part(name);
+                part(value);
+            }
+        }
         match &self.services {
             None => part("all"),
             Some(services) => {
@@ -157,9 +230,9 @@ impl Reach {
         }
     }
 
-    /// Whether clients of a scope see the rule.
+    /// Whether clients of a scope see the rule, unless its own selector leaves them out.
     pub fn includes(&self, scope: &Scope) -> bool {
-        self.namespace.as_ref().is_none_or(|n| *n == scope.namespace)
+        self.namespace.as_ref().is_none_or(|n| *n == scope.subject.namespace)
             && match (&self.service, &scope.services) {
                 (Some(service), Some(declared)) => declared.contains(service),
                 _ => true,
@@ -219,17 +292,42 @@ mod tests {
 
     #[test]
     fn hashes_tell_scopes_apart() {
+        let subject = |namespace| scope(namespace, None).subject;
+        let with = |subject| Scope { subject, services: None };
         let all = [
             scope("a", None),
             scope("b", None),
             scope("a", Some(&[])),
             scope("a", Some(&["com.A"])),
             scope("a", Some(&["com.A", "com.B"])),
-            Scope { workload: Workload::ServiceAccount("app".into()), ..scope("a", None) },
-            Scope { workload: Workload::Application("other".into()), ..scope("a", None) },
+            with(Subject { workload: Workload::ServiceAccount("app".into()), ..subject("a") }),
+            with(Subject { workload: Workload::Application("other".into()), ..subject("a") }),
+            with(Subject { labels: Labels::new([("x", "y")]), ..subject("a") }),
+            with(Subject { labels: Labels::new([("x", "z")]), ..subject("a") }),
+            with(Subject { labels: Labels::new([("x", "y"), ("z", "")]), ..subject("a") }),
+            // What stands in a label is no service.
+            with(Subject { labels: Labels::new([("services", "x")]), ..subject("a") }),
         ];
         let hashes: BTreeSet<_> = all.iter().map(Scope::hash).collect();
         assert_eq!(hashes.len(), all.len());
         assert_eq!(scope("a", Some(&["x", "y"])).hash(), scope("a", Some(&["y", "x"])).hash());
+    }
+
+    #[test]
+    fn pods_of_one_template_share_a_scope() {
+        let pod = |hash: &str, index: &str| {
+            let labels = Labels::new([
+                ("app", "web"),
+                ("version", "2"),
+                ("pod-template-hash", hash),
+                ("statefulset.kubernetes.io/pod-name", index),
+            ]);
+            Scope { subject: Subject { labels, ..scope("a", None).subject }, services: None }
+        };
+        assert_eq!(pod("1", "web-0").hash(), pod("2", "web-1").hash());
+        let subject = pod("1", "web-0").subject;
+        let seen = subject.selected();
+        assert_eq!((seen.namespace, seen.workload), ("a", "app"));
+        assert_eq!(seen.labels.keys().collect::<Vec<_>>(), ["app", "version"]);
     }
 }

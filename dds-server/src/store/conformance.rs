@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 use bytes::Bytes;
 use rulecast_api::{
     Code, Kind, Kinds, Resource, ResourceId,
-    kind::{FieldError, KindInfo, Phase, RuleSpec},
+    kind::{FieldError, KindInfo, Phase, RuleSpec, Subject},
     proto::rules::v1::{Target, target},
 };
 
@@ -23,6 +23,8 @@ pub struct ProbeSpec {
     pub enabled: bool,
     /// The content. At most 1,000,000.
     pub value: u32,
+    /// Only for clients whose pod has all of these labels.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl RuleSpec for ProbeSpec {
@@ -45,12 +47,20 @@ impl RuleSpec for ProbeSpec {
     }
 
     fn to_json(&self) -> serde_json::Value {
-        serde_json::json!({
+        let mut spec = serde_json::json!({
             "key": self.key,
             "application": self.application,
             "enabled": self.enabled,
             "value": self.value,
-        })
+        });
+        if !self.labels.is_empty() {
+            spec["labels"] = serde_json::json!(self.labels);
+        }
+        spec
+    }
+
+    fn selects(&self, subject: &Subject<'_>) -> bool {
+        self.labels.iter().all(|(name, value)| subject.labels.get(name) == Some(value))
     }
 }
 
@@ -68,7 +78,7 @@ fn parse(spec: serde_json::Value) -> Result<Arc<dyn RuleSpec>, Vec<FieldError>> 
     let map = spec
         .as_object()
         .ok_or_else(|| error(Code::FieldMissing, "spec", "there is none", "write one"))?;
-    const KNOWN: [&str; 4] = ["key", "application", "enabled", "value"];
+    const KNOWN: [&str; 5] = ["key", "application", "enabled", "value", "labels"];
     if let Some(key) = map.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         return Err(error(
             Code::FieldUnknown,
@@ -99,6 +109,12 @@ fn parse(spec: serde_json::Value) -> Result<Arc<dyn RuleSpec>, Vec<FieldError>> 
         application: flag("application", false)?,
         enabled: flag("enabled", true)?,
         value: u32::try_from(value).unwrap_or(u32::MAX),
+        labels: match map.get("labels") {
+            None => BTreeMap::new(),
+            Some(labels) => serde_json::from_value(labels.clone()).map_err(|_| {
+                error(Code::FieldInvalid, "spec.labels", "not a map of texts", "name: value")
+            })?,
+        },
     }))
 }
 
@@ -125,7 +141,13 @@ pub fn resource(name: &str, namespace: &str, key: &str, value: u32) -> Resource 
         id: ResourceId { kind: KIND, namespace: namespace.into(), name: name.into() },
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
-        spec: Arc::new(ProbeSpec { key: key.into(), application: false, enabled: true, value }),
+        spec: Arc::new(ProbeSpec {
+            key: key.into(),
+            application: false,
+            enabled: true,
+            value,
+            labels: BTreeMap::new(),
+        }),
     }
 }
 
