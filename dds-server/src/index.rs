@@ -24,7 +24,7 @@ pub type Rules = BTreeMap<Arc<str>, Arc<Stored>>;
 pub struct Snapshot {
     /// Which history `revision` belongs to.
     pub lineage: Arc<str>,
-    /// The store's revision that this shows; never goes back.
+    /// The store's revision that this shows; never goes back within a lineage.
     pub revision: i64,
     /// A complete list has been seen. Before that there is nothing to serve.
     pub listed: bool,
@@ -88,7 +88,8 @@ struct Shared {
 }
 
 impl Index {
-    /// An empty index that waits for its first complete list.
+    /// An empty index that waits for its first complete list. A lineage that is not known
+    /// yet is empty.
     pub fn new(kinds: Kinds, lineage: Arc<str>) -> Self {
         let snapshot = Snapshot {
             lineage,
@@ -126,14 +127,21 @@ impl Index {
         let guard = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = Snapshot::clone(&self.shared.current.load());
         let mut listing: Option<BTreeSet<ResourceId>> = None;
+        let mut renewed = false;
         for event in batch {
             match event {
+                Event::Lineage(lineage) if lineage == next.lineage => {}
+                Event::Lineage(lineage) => {
+                    next.lineage = lineage;
+                    next.revision = 0;
+                    renewed = true;
+                }
                 Event::Listing => listing = Some(BTreeSet::new()),
                 Event::Upsert(stored) => {
                     if let Some(seen) = &mut listing {
                         seen.insert(stored.resource.id.clone());
                     }
-                    next.upsert(stored);
+                    next.upsert(stored, renewed);
                 }
                 Event::Remove { id, revision } => next.remove(&id, revision),
                 Event::Problems(problems) => next.problems = problems,
@@ -178,12 +186,16 @@ impl Index {
 }
 
 impl Snapshot {
-    fn upsert(&mut self, mut stored: Stored) {
+    /// `renewed`: the revisions known so far belong to another lineage.
+    fn upsert(&mut self, mut stored: Stored, renewed: bool) {
         self.revision = self.revision.max(stored.revision);
         let rules = self.rules.entry(stored.resource.id.kind).or_default();
         let key: Arc<str> = stored.resource.id.key().into();
-        if let Some(old) = rules.get(&key).filter(|old| old.digest == stored.digest) {
-            if old.origin == stored.origin && old.accepted == stored.accepted {
+        let same = |old: &&Arc<Stored>| old.digest == stored.digest && !renewed;
+        if let Some(old) = rules.get(&key).filter(same) {
+            if (&old.origin, old.accepted, &old.version)
+                == (&stored.origin, stored.accepted, &stored.version)
+            {
                 return;
             }
             // The same content keeps its revision, wherever it now stands.
@@ -237,6 +249,45 @@ mod tests {
         let third = index.snapshot();
         assert_eq!((third.revision, third.len()), (14, 1));
         assert_eq!(first.len(), 2, "a snapshot never changes");
+    }
+
+    #[test]
+    fn a_new_writing_is_told_and_keeps_the_revision() {
+        let index = Index::new(KINDS, "l".into());
+        let rule = stored("a", "default", "com.A", 1, 5);
+        index.apply(vec![
+            Event::Listing,
+            Event::Upsert(rule.clone()),
+            Event::Listed { revision: 5 },
+        ]);
+        let version = crate::store::Version { uid: "u".into(), generation: 7 };
+        index.apply(vec![Event::Upsert(Stored { version: version.clone(), revision: 9, ..rule })]);
+        let snapshot = index.snapshot();
+        let now = snapshot.rules().next().expect("a rule");
+        assert_eq!((&now.version, now.revision, snapshot.revision), (&version, 5, 9));
+    }
+
+    #[test]
+    fn a_store_that_was_set_back_begins_its_revisions_anew() {
+        let index = Index::new(KINDS, "".into());
+        let list = |lineage: &str, value, revision| {
+            vec![
+                Event::Lineage(lineage.into()),
+                Event::Listing,
+                Event::Upsert(stored("a", "default", "com.A", value, revision)),
+                Event::Listed { revision: revision + 1 },
+            ]
+        };
+        index.apply(list("l", 1, 100));
+        index.apply(list("l", 1, 110));
+        let seen = |index: &Index| {
+            let snapshot = index.snapshot();
+            let rule = snapshot.rules().next().expect("a rule").revision;
+            (snapshot.lineage.to_string(), snapshot.revision, rule)
+        };
+        assert_eq!(seen(&index), ("l".into(), 111, 100), "the same lineage again is none");
+        index.apply(list("m", 1, 50));
+        assert_eq!(seen(&index), ("m".into(), 51, 50));
     }
 
     #[test]

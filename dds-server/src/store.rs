@@ -21,19 +21,25 @@ use rulecast_api::{Code, Digest, Resource, ResourceId};
 use tokio::sync::mpsc;
 
 pub use files::{FileStore, FileStoreConfig};
+#[cfg(feature = "kubernetes")]
+pub use kubernetes::{KubernetesStore, KubernetesStoreConfig};
 
 /// Where a resource is written down.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
     /// Path relative to the store's folder; a store without files says its own name for it.
     pub file: Arc<str>,
-    /// Line of the document, from 1.
+    /// Line of the document, from 1; 0 in a store without files.
     pub line: u32,
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+        }
+        Ok(())
     }
 }
 
@@ -80,7 +86,8 @@ pub fn digest(resource: &Resource) -> Digest {
 /// Something stored that could not be taken, for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreProblem {
-    /// Path relative to the store's folder; empty where it is about the store itself.
+    /// Path relative to the store's folder, or a store's own name for an object; empty where it
+    /// is about the store itself.
     pub file: String,
     /// From 1; 0 where no place is known.
     pub line: u32,
@@ -134,10 +141,13 @@ impl fmt::Display for StoreProblem {
 /// One thing that a watcher learns.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// Which history the revisions belong to from here on: it was not known before, or the
+    /// store was set back. A complete list follows in the same batch.
+    Lineage(Arc<str>),
     /// A complete list begins: what was known and is not upserted before
     /// [`Event::Listed`] is gone.
     Listing,
-    /// A resource is new or has changed, in content, origin or acceptance.
+    /// A resource is new or has changed, in content, origin, acceptance or writing.
     Upsert(Stored),
     /// A resource is gone.
     Remove {
@@ -237,6 +247,34 @@ pub enum StoreError {
         /// Why, and what to do.
         reason: String,
     },
+    /// The API server cannot be reached, or cannot answer.
+    #[error("{}: {verb} {resource}: {reason}", Code::StoreDown)]
+    Unreachable {
+        /// What was tried: `update`.
+        verb: &'static str,
+        /// On what: `conditionroutes.dubbo.apache.org default/prefer-local`.
+        resource: String,
+        /// Why it failed.
+        reason: String,
+    },
+    /// The API server does not let this process do it.
+    #[error("{}: {verb} {resource}: {reason}", Code::StoreForbidden)]
+    Forbidden {
+        /// The verb of RBAC: `update`.
+        verb: &'static str,
+        /// On what: `conditionroutes.dubbo.apache.org default/prefer-local`.
+        resource: String,
+        /// What the server says.
+        reason: String,
+    },
+    /// The API server takes the object for invalid.
+    #[error("{}: {id}: {reason}", Code::FieldInvalid)]
+    Invalid {
+        /// Which resource.
+        id: ResourceId,
+        /// What the server says.
+        reason: String,
+    },
     /// The store has ended.
     #[error("{}: the store has ended", Code::StoreDown)]
     Ended,
@@ -246,7 +284,9 @@ impl StoreError {
     /// For `docs/errors.md`.
     pub fn code(&self) -> Code {
         match self {
-            Self::Down { .. } | Self::Ended => Code::StoreDown,
+            Self::Down { .. } | Self::Unreachable { .. } | Self::Ended => Code::StoreDown,
+            Self::Forbidden { .. } => Code::StoreForbidden,
+            Self::Invalid { .. } => Code::FieldInvalid,
             Self::State { .. } | Self::Locked { .. } => Code::StoreState,
             Self::Conflict { .. } => Code::StoreConflict,
             Self::Unwritable { .. } => Code::StoreFile,
@@ -257,7 +297,8 @@ impl StoreError {
 /// A place where rules are kept.
 pub trait Store: Send + Sync + 'static {
     /// Names the history that revisions belong to. Two revisions compare within
-    /// one lineage only.
+    /// one lineage only. Empty while the store does not know it yet; watchers
+    /// learn a later one by [`Event::Lineage`].
     fn lineage(&self) -> Arc<str>;
 
     /// Begins to watch. Each watcher gets a complete list first.
