@@ -145,12 +145,19 @@ impl JsonSchema for AnyCondition {
 /// The schema of a spec.
 pub(crate) fn schema() -> Value {
     let mut spec = crd::schema_of::<Spec>();
-    // Here and not as CEL, for the reason above. No object has between 1 and 0 properties, no
-    // text between 1 and 0 characters.
-    let no_object = json!({ "items": { "minProperties": 1, "maxProperties": 0 } });
-    let no_text = json!({ "items": { "minLength": 1, "maxLength": 0 } });
-    let form = |version: &str, conditions: Value| json!({ "properties": { "configVersion": { "enum": [version] }, "conditions": conditions } });
-    spec["anyOf"] = json!([form("v3.0", no_object), form("v3.1", no_text)]);
+    // Here and not as CEL, for the reason above: unless the version is another, no object among
+    // texts, no text among objects. No object has between 1 and 0 properties, no text between
+    // 1 and 0 characters.
+    let unless = |version: &str, items: Value| {
+        json!({ "anyOf": [
+            { "properties": { "configVersion": { "not": { "enum": [version] } } } },
+            { "properties": { "conditions": { "items": items } } },
+        ] })
+    };
+    spec["allOf"] = json!([
+        unless("v3.0", json!({ "minProperties": 1, "maxProperties": 0 })),
+        unless("v3.1", json!({ "minLength": 1, "maxLength": 0 })),
+    ]);
     spec["x-kubernetes-validations"] = json!([{
         "rule": format!("self.scope != 'service' || self.key.matches('{SERVICE_KEY}')"),
         "message": "key is no service key; write [group/]interface[:version]",
