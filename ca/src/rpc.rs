@@ -19,7 +19,8 @@ const MAX_ADDRESSES: usize = 10_000;
 /// Who may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authorization {
-    /// Who shows a join token, or a client certificate of this authority.
+    /// Who shows a join token or a pod's service-account token, whichever this
+    /// authority takes, or a client certificate of this authority.
     Workload,
     /// Anybody who reaches the port.
     Anybody,

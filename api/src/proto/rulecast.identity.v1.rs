@@ -132,10 +132,14 @@ pub mod identity_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Authorization: a join token in metadata `authorization: Bearer <token>` with
-        /// `authorization-type: rulecast-join-token`, or, without these, a client
-        /// certificate of this authority (renewal of the same identity).
-        /// A credential that is refused is never replaced by a weaker one.
+        /// Authorization: a token in metadata `authorization: Bearer <token>` with
+        /// `authorization-type`, or, without these, a client certificate of this authority
+        /// (renewal of the same identity). The types:
+        /// - `rulecast-join-token`: a join token, of an authority that is kept in a folder.
+        /// - `rulecast-kubernetes-token`: a service-account token of audience `rulecast-ca`,
+        ///   bound to a pod, of an authority that is kept in a cluster.
+        /// A credential that is refused is never replaced by a weaker one. UNAVAILABLE says
+        /// that nobody was judged: the same may succeed later.
         pub async fn issue_certificate(
             &mut self,
             request: impl tonic::IntoRequest<super::IssueCertificateRequest>,
@@ -208,10 +212,14 @@ pub mod identity_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with IdentityServiceServer.
     #[async_trait]
     pub trait IdentityService: std::marker::Send + std::marker::Sync + 'static {
-        /// Authorization: a join token in metadata `authorization: Bearer <token>` with
-        /// `authorization-type: rulecast-join-token`, or, without these, a client
-        /// certificate of this authority (renewal of the same identity).
-        /// A credential that is refused is never replaced by a weaker one.
+        /// Authorization: a token in metadata `authorization: Bearer <token>` with
+        /// `authorization-type`, or, without these, a client certificate of this authority
+        /// (renewal of the same identity). The types:
+        /// - `rulecast-join-token`: a join token, of an authority that is kept in a folder.
+        /// - `rulecast-kubernetes-token`: a service-account token of audience `rulecast-ca`,
+        ///   bound to a pod, of an authority that is kept in a cluster.
+        /// A credential that is refused is never replaced by a weaker one. UNAVAILABLE says
+        /// that nobody was judged: the same may succeed later.
         async fn issue_certificate(
             &self,
             request: tonic::Request<super::IssueCertificateRequest>,

@@ -1,10 +1,11 @@
 //! The wiring of what the authority does in a cluster besides issuing.
 
+use std::convert::Infallible;
+
 use kube::Client;
 use rulecast_api::Code;
 use rulecast_cluster::{ElectionConfig, Leadership, campaign};
 use rulecast_runtime::{Supervisor, http};
-use std::{convert::Infallible, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -75,7 +76,7 @@ pub(crate) async fn spawn(
     }
     // Gives the lead away when the leader's work has ended for any reason.
     let candidacy = shutdown.child_token();
-    let election = election(config);
+    let election = ElectionConfig::new(&config.namespace, LEASE, &config.identity);
     let (leadership, running) = campaign(parts.client.clone(), election, candidacy.clone());
     supervisor.spawn("election", async {
         running.await;
@@ -88,17 +89,6 @@ pub(crate) async fn spawn(
         Ok::<_, Infallible>(())
     });
     Ok(())
-}
-
-fn election(config: &KubernetesCa) -> ElectionConfig {
-    ElectionConfig {
-        namespace: config.namespace.clone(),
-        name: LEASE.into(),
-        identity: config.identity.clone(),
-        duration: Duration::from_secs(15),
-        deadline: Duration::from_secs(10),
-        retry: Duration::from_secs(2),
-    }
 }
 
 /// Does the leader's work whenever this replica leads.
