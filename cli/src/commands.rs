@@ -23,6 +23,13 @@ pub(crate) fn follow_parent() -> Result<()> {
     Ok(())
 }
 
+/// Names this process among its replicas where it is given no name: host and process.
+#[cfg(feature = "kubernetes")]
+pub(crate) fn replica() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}-{}", std::process::id())
+}
+
 /// Writes a secret for its owner's eyes alone.
 pub(crate) fn write_secret(path: &Path, secret: &str) -> Result<()> {
     let mut file = OpenOptions::new()

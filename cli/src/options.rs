@@ -1,9 +1,16 @@
 //! Options: each is declared once and exists as flag, environment variable and
 //! line of a TOML file. Flag before environment before file before default.
 
-use std::{fmt, fs, net::SocketAddr, path::Path, str::FromStr, time::Duration};
+use std::{
+    fmt, fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use rulecast_identity::TokenSource;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// A duration as people write it: `10ms`, `1h 30m`.
@@ -54,6 +61,40 @@ impl FromStr for Address {
 impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Where a service keeps what it keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Place {
+    /// In folders.
+    Files,
+    /// In the Kubernetes API server.
+    #[cfg(feature = "kubernetes")]
+    Kubernetes,
+}
+
+impl FromStr for Place {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as clap::ValueEnum>::from_str(text, false)
+    }
+}
+
+/// The credential in `--token-file`: with `--trust-bundle` a service-account token, else a
+/// join token, which names its root itself.
+pub(crate) fn token_source(
+    token: Option<PathBuf>,
+    bundle: Option<PathBuf>,
+) -> Result<Option<TokenSource>> {
+    match (token, bundle) {
+        (Some(token), Some(bundle)) => Ok(Some(TokenSource::Kubernetes { token, bundle })),
+        (Some(token), None) => Ok(Some(TokenSource::File(token))),
+        (None, None) => Ok(None),
+        (None, Some(_)) => bail!(
+            "RC0701: --trust-bundle needs --token-file: the service-account token to show to the authority"
+        ),
     }
 }
 

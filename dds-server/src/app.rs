@@ -21,6 +21,16 @@ use rulecast_runtime::{
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+#[cfg(feature = "kubernetes")]
+use crate::{
+    status::{self, StatusConfig},
+    store::kubernetes::{KubernetesStore, KubernetesStoreConfig},
+};
+#[cfg(feature = "kubernetes")]
+use rulecast_cluster::{ElectionConfig, campaign};
+#[cfg(feature = "kubernetes")]
+use rulecast_identity::SYSTEM_NAMESPACE;
+
 use crate::{
     admin::{self, Admin},
     index::Index,
@@ -32,19 +42,38 @@ use crate::{
     views::{Debounce, Views},
 };
 
+/// Where the rules are.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StoreConfig {
+    /// A folder of files.
+    Files {
+        /// The folder.
+        rules: PathBuf,
+        /// Folder of what must outlive a restart, the plane's key among it; made when missing.
+        state: PathBuf,
+    },
+    /// Objects of a Kubernetes API server. Nothing is kept on disk.
+    #[cfg(feature = "kubernetes")]
+    Kubernetes {
+        /// Which one, and as whom.
+        cluster: rulecast_cluster::ClusterConfig,
+        /// Names this replica among those that may write status.
+        replica: String,
+    },
+}
+
 /// Where and how a plane runs.
 #[derive(Clone, Debug)]
 pub struct DdsConfig {
-    /// Folder of rule files.
-    pub rules: PathBuf,
-    /// Folder of what must outlive a restart; made when missing.
-    pub state: PathBuf,
+    /// Where the rules are.
+    pub store: StoreConfig,
     /// Address for applications, mutual TLS.
     pub listen: SocketAddr,
     /// The authority, `host:port`.
     pub ca: String,
-    /// The plane's own join token; needed until `state` holds its certificate.
-    pub join_token: Option<TokenSource>,
+    /// The plane's own credential; needed until it has a certificate.
+    pub token: Option<TokenSource>,
     /// Unix socket for local administration; made 0600.
     pub admin_socket: PathBuf,
     /// Address for probes and metrics, plain HTTP.
@@ -70,6 +99,10 @@ pub enum AppError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The API server's address or our credentials are not to be found.
+    #[cfg(feature = "kubernetes")]
+    #[error(transparent)]
+    Cluster(#[from] rulecast_cluster::ClusterError),
     /// The plane gets no identity, and waiting would not help.
     #[error("the plane has no identity: {0}")]
     Identity(#[from] IdentityError),
@@ -89,6 +122,10 @@ pub enum AppError {
         source: std::io::Error,
     },
 }
+
+/// Name of the Lease by which replicas find the one that writes status.
+#[cfg(feature = "kubernetes")]
+pub const LEASE: &str = "rulecast-dds";
 
 /// How long tasks may take to stop once nothing holds them.
 const STOP: Duration = Duration::from_secs(1);
@@ -141,9 +178,24 @@ pub async fn run(
     let gauges = Gauges::register(&mut registry);
 
     // store → index → views
-    let mut store_config = FileStoreConfig::new(&config.rules, config.state.join("store"), kinds);
-    store_config.quiet = config.quiet;
-    let store: Arc<dyn Store> = Arc::new(FileStore::open(store_config)?);
+    #[cfg(feature = "kubernetes")]
+    let mut kube = None;
+    let store: Arc<dyn Store> = match &config.store {
+        StoreConfig::Files { rules, state } => {
+            let mut store = FileStoreConfig::new(rules, state.join("store"), kinds);
+            store.quiet = config.quiet;
+            Arc::new(FileStore::open(store)?)
+        }
+        #[cfg(feature = "kubernetes")]
+        StoreConfig::Kubernetes { cluster, .. } => {
+            let client = rulecast_cluster::connect(cluster).await?;
+            kube = Some(client.clone());
+            let config = KubernetesStoreConfig::new(client, kinds);
+            let (store, run) = KubernetesStore::open(config, &shutdown);
+            supervisor.spawn("kubernetes store", forever(run));
+            Arc::new(store)
+        }
+    };
     let index = Index::new(kinds, store.lineage());
     let views = Views::new(
         index.clone(),
@@ -151,7 +203,7 @@ pub async fn run(
         Root::new(std::iter::once(&config.root_namespace).chain(&config.root_aliases)),
         Debounce { quiet: config.quiet, ceiling: config.ceiling },
     );
-    supervisor.spawn("index", index.clone().run(store, shutdown.clone()));
+    supervisor.spawn("index", index.clone().run(store.clone(), shutdown.clone()));
     supervisor.spawn("views", forever(views.clone().run(shutdown.clone())));
     supervisor.spawn(
         "store readiness",
@@ -168,6 +220,23 @@ pub async fn run(
         metrics,
         shutdown.clone(),
     );
+
+    // status, on the rules themselves
+    #[cfg(feature = "kubernetes")]
+    if let (Some(client), StoreConfig::Kubernetes { replica, .. }) = (&kube, &config.store) {
+        let election = ElectionConfig::new(SYSTEM_NAMESPACE, LEASE, replica);
+        let (lead, campaign) = campaign(client.clone(), election, shutdown.clone());
+        supervisor.spawn("leader election", forever(campaign));
+        let write = status::run(
+            store.clone(),
+            views.clone(),
+            rollout.clone(),
+            lead,
+            StatusConfig::default(),
+            shutdown.clone(),
+        );
+        supervisor.spawn("status", forever(write));
+    }
 
     // for operators
     let probes = http::bind(config.http).await?;
@@ -194,7 +263,7 @@ pub async fn run(
     let routes = routes(streams, readiness.clone(), &supervisor, shutdown.clone()).await;
     info!(
         address = %config.listen, identity = %identity.current().spiffe,
-        rules = %config.rules.display(), "the plane serves"
+        "the plane serves"
     );
     supervisor.spawn(
         "certificate readiness",
@@ -214,8 +283,12 @@ pub async fn run(
 
 fn identity_config(config: &DdsConfig) -> IdentityConfig {
     let mut identity = IdentityConfig::new(config.ca.clone());
-    identity.token = config.join_token.clone();
-    identity.state_dir = Some(config.state.join("identity"));
+    identity.token = config.token.clone();
+    match &config.store {
+        StoreConfig::Files { state, .. } => identity.state_dir = Some(state.join("identity")),
+        #[cfg(feature = "kubernetes")]
+        StoreConfig::Kubernetes { .. } => {}
+    }
     identity
 }
 

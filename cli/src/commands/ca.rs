@@ -4,16 +4,17 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Subcommand;
-use rulecast_ca::CaConfig;
+use rulecast_ca::{CaConfig, Place};
 use rulecast_runtime::signal;
 
 use super::follow_parent;
-use crate::options::{Address, Span, options};
+use crate::options::{self, Address, Span, options};
 
 options! {
     /// Options of the authority.
     CaOptions => CaSettings;
     with {
+        "Where the authority is kept: files, or kubernetes" store: options::Place = "files", "RULECAST_CA_STORE";
         "Folder of the authority, made by `rulecast ca init`" dir: PathBuf = "rulecast-ca", "RULECAST_CA_DIR";
         "Address for certificate requests (TLS)" listen: Address = "127.0.0.1:7443", "RULECAST_CA_LISTEN";
         "Life of a certificate" ttl: Span = "1h", "RULECAST_CA_TTL";
@@ -22,6 +23,17 @@ options! {
     }
     may {
         "Address for /metrics, /readyz and /livez (plain HTTP)" http: Address, "RULECAST_CA_HTTP";
+        "In a cluster: names the realm of its identities; for good, once the authority is made" trust_domain: String, "RULECAST_TRUST_DOMAIN";
+        "In a cluster: a kubeconfig file; without it the pod's service account, or else the default kubeconfig" kubeconfig: PathBuf, "RULECAST_KUBECONFIG";
+        "In a cluster: a context of the kubeconfig" context: String, "RULECAST_KUBE_CONTEXT";
+        "In a cluster: names this replica among those that may publish; a pod's name is good" replica: String, "RULECAST_POD_NAME";
+        "In a cluster: address of the webhook that mounts trust into pods (TLS); none when not given" webhook_listen: Address, "RULECAST_CA_WEBHOOK_LISTEN";
+        "In a cluster: address of the authority as pods are told [default: rulecast-ca.rulecast-system.svc:7443]" ca_address: String, "RULECAST_CA_ADDRESS";
+        "In a cluster: address of the plane as pods are told [default: rulecast-dds.rulecast-system.svc:7444]" dds_address: String, "RULECAST_DDS_ADDRESS";
+        "In a cluster: pods with the labels of Dubbo's authority get its environment and mounts too [default: false]" compat_dubbo: bool, "RULECAST_CA_COMPAT_DUBBO";
+    }
+    many {
+        "In a cluster: names and addresses that the webhook's certificate is for [default: rulecast-ca.rulecast-system.svc]" webhook_hosts: String, "RULECAST_CA_WEBHOOK_HOSTS";
     }
 }
 
@@ -104,7 +116,7 @@ async fn serve(options: CaOptions) -> Result<ExitCode> {
     follow_parent()?;
     let shutdown = signal::shutdown()?;
     let config = CaConfig {
-        dir: settings.dir,
+        place: place(&settings)?,
         listen: settings.listen.0,
         http: settings.http.map(|address| address.0),
         ttl: settings.ttl.0,
@@ -113,4 +125,42 @@ async fn serve(options: CaOptions) -> Result<ExitCode> {
     };
     rulecast_ca::run(config, shutdown).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn place(settings: &CaSettings) -> Result<Place> {
+    match settings.store {
+        options::Place::Files => Ok(Place::Folder(settings.dir.clone())),
+        #[cfg(feature = "kubernetes")]
+        options::Place::Kubernetes => cluster(settings).map(Box::new).map(Place::Cluster),
+    }
+}
+
+#[cfg(feature = "kubernetes")]
+fn cluster(settings: &CaSettings) -> Result<rulecast_ca::kubernetes::KubernetesCa> {
+    use anyhow::Context as _;
+    use rulecast_ca::kubernetes::{KubernetesCa, webhook::WebhookConfig};
+    let trust_domain = settings.trust_domain.as_ref().context(
+        "RC0701: --trust-domain is missing: it names the realm of all identities, for example cluster.local",
+    )?;
+    let replica = settings.replica.clone().unwrap_or_else(super::replica);
+    let mut ca = KubernetesCa::new(trust_domain, replica);
+    ca.cluster.kubeconfig = settings.kubeconfig.clone();
+    ca.cluster.context = settings.context.clone();
+    ca.webhook = settings.webhook_listen.map(|listen| {
+        let mut webhook = WebhookConfig::in_namespace(&ca.namespace);
+        webhook.listen = listen.0;
+        webhook.drain = settings.drain.0;
+        webhook.compat_dubbo = settings.compat_dubbo.unwrap_or_default();
+        if !settings.webhook_hosts.is_empty() {
+            webhook.hosts = settings.webhook_hosts.clone();
+        }
+        if let Some(address) = &settings.ca_address {
+            webhook.ca_address = address.clone();
+        }
+        if let Some(address) = &settings.dds_address {
+            webhook.dds_address = address.clone();
+        }
+        webhook
+    });
+    Ok(ca)
 }

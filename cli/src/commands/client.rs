@@ -16,13 +16,14 @@ options! {
     /// Options of the client.
     ClientOptions => ClientSettings;
     with {
-        "Address of the authority" ca: String = "127.0.0.1:7443", "RULECAST_CA";
-        "Address of the plane" plane: String = "127.0.0.1:7444", "RULECAST_PLANE";
+        "Address of the authority" ca: String = "127.0.0.1:7443", "RULECAST_CA_ADDRESS";
+        "Address of the plane" plane: String = "127.0.0.1:7444", "RULECAST_DDS_ADDRESS";
         "Its namespace" namespace: String = "default", "RULECAST_NAMESPACE";
         "Its application" app: String = "rulecast-client", "RULECAST_APP";
     }
     may {
-        "File with a join token; needed until it has a certificate" token_file: PathBuf, "RULECAST_TOKEN_FILE";
+        "File with a join token, needed until it has a certificate; with --trust-bundle, a service-account token" token_file: PathBuf, "RULECAST_TOKEN_FILE";
+        "File with the authority's roots (PEM), for service-account tokens" trust_bundle: PathBuf, "RULECAST_TRUST_BUNDLE";
         "Folder for key, certificate and last good rules; without it they are kept in memory" state: PathBuf, "RULECAST_STATE";
         "Endpoints of the first service, a list of parameter maps as in examples/endpoints.json: also print how calls spread over them" endpoints: PathBuf, "RULECAST_ENDPOINTS";
         "The method that those calls invoke" method: String, "RULECAST_METHOD";

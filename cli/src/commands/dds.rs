@@ -4,21 +4,21 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use rulecast_dds::app::{self, DdsConfig};
-use rulecast_identity::TokenSource;
+use rulecast_dds::app::{self, DdsConfig, StoreConfig};
 use rulecast_runtime::signal;
 
 use super::follow_parent;
-use crate::options::{Address, Span, options};
+use crate::options::{Address, Place, Span, options, token_source};
 
 options! {
     /// Options of the plane.
     DdsOptions => DdsSettings;
     with {
+        "Where rules are: files, or kubernetes" store: Place = "files", "RULECAST_DDS_STORE";
         "Folder of rule files" rules: PathBuf = "rules", "RULECAST_DDS_RULES";
         "Folder of what must outlive a restart: accepted rules, key and certificate" state: PathBuf = "rulecast-dds", "RULECAST_DDS_STATE";
         "Address for applications (mutual TLS)" listen: Address = "127.0.0.1:7444", "RULECAST_DDS_LISTEN";
-        "Address of the authority" ca: String = "127.0.0.1:7443", "RULECAST_CA";
+        "Address of the authority" ca: String = "127.0.0.1:7443", "RULECAST_CA_ADDRESS";
         "Unix socket for `rulecast status`" admin_socket: PathBuf = "rulecast-dds.sock", "RULECAST_DDS_ADMIN_SOCKET";
         "Address for /metrics, /readyz and /livez (plain HTTP)" http: Address = "127.0.0.1:7445", "RULECAST_DDS_HTTP";
         "Namespace whose rules apply everywhere" root_namespace: String = "rulecast-system", "RULECAST_DDS_ROOT_NAMESPACE";
@@ -27,7 +27,11 @@ options! {
         "How long open streams may finish at shutdown" drain: Span = "5s", "RULECAST_DDS_DRAIN";
     }
     may {
-        "File with the plane's own join token; needed until it has a certificate" token_file: PathBuf, "RULECAST_TOKEN_FILE";
+        "File with the plane's own join token, needed until it has a certificate; with --trust-bundle, its service-account token" token_file: PathBuf, "RULECAST_TOKEN_FILE";
+        "File with the authority's roots (PEM), for service-account tokens" trust_bundle: PathBuf, "RULECAST_TRUST_BUNDLE";
+        "A kubeconfig file; without it the pod's service account, or else the default kubeconfig" kubeconfig: PathBuf, "RULECAST_KUBECONFIG";
+        "A context of the kubeconfig" context: String, "RULECAST_KUBE_CONTEXT";
+        "Names this replica among those that may write status; a pod's name is good" replica: String, "RULECAST_POD_NAME";
     }
     many {
         "Further namespaces that count as the root, for example dubbo-system" root_aliases: String, "RULECAST_DDS_ROOT_ALIASES";
@@ -74,12 +78,22 @@ impl Dds {
                     })
             })
             .collect::<Result<BTreeMap<_, _>>>()?;
+        let store = match settings.store {
+            Place::Files => StoreConfig::Files { rules: settings.rules, state: settings.state },
+            #[cfg(feature = "kubernetes")]
+            Place::Kubernetes => StoreConfig::Kubernetes {
+                cluster: rulecast_cluster::ClusterConfig {
+                    kubeconfig: settings.kubeconfig,
+                    context: settings.context,
+                },
+                replica: settings.replica.unwrap_or_else(super::replica),
+            },
+        };
         let config = DdsConfig {
-            rules: settings.rules,
-            state: settings.state,
+            store,
             listen: settings.listen.0,
             ca: settings.ca,
-            join_token: settings.token_file.map(TokenSource::File),
+            token: token_source(settings.token_file, settings.trust_bundle)?,
             admin_socket: settings.admin_socket,
             http: settings.http.0,
             root_namespace: settings.root_namespace,

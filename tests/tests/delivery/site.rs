@@ -12,8 +12,8 @@ use rulecast_api::proto::admin::v1::{
     Client, GetStatusRequest, GetStatusResponse, ListClientsRequest, RuleStatus,
     admin_service_client::AdminServiceClient,
 };
-use rulecast_ca::CaConfig;
-use rulecast_dds::app::{self, AppError, DdsConfig};
+use rulecast_ca::{CaConfig, Place};
+use rulecast_dds::app::{self, AppError, DdsConfig, StoreConfig};
 use rulecast_identity::{
     ConnectOptions, DDS_APPLICATION, IdentityClient, IdentityHandle, JoinToken, PrivateKey,
     SYSTEM_NAMESPACE, Svid, TokenSource,
@@ -59,7 +59,7 @@ impl Authority {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let config = CaConfig {
-            dir,
+            place: Place::Folder(dir),
             listen: address,
             http: None,
             ttl: HOUR,
@@ -192,13 +192,13 @@ impl Site {
             (0..2).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
         let port = |n: usize| held[n].local_addr().expect("bound");
         DdsConfig {
-            rules: self.dir.path().join("rules"),
-            state: self.dir.path().join("state"),
+            store: StoreConfig::Files {
+                rules: self.dir.path().join("rules"),
+                state: self.dir.path().join("state"),
+            },
             listen: port(0),
             ca: self.authority.address.to_string(),
-            join_token: Some(TokenSource::Text(
-                self.authority.token(SYSTEM_NAMESPACE, DDS_APPLICATION),
-            )),
+            token: Some(TokenSource::Text(self.authority.token(SYSTEM_NAMESPACE, DDS_APPLICATION))),
             admin_socket: self.dir.path().join("admin.sock"),
             http: port(1),
             root_namespace: "root".into(),
