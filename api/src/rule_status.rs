@@ -75,7 +75,8 @@ pub struct Condition {
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))]
     pub reason: String,
     /// Why, for people.
-    #[serde(default)]
+    // Left out when empty: some servers take an empty text for null.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 32768)))]
     pub message: String,
 }
@@ -100,6 +101,7 @@ pub struct Refusal {
     /// Who: the client's identity, and the instance where it is known.
     pub client: String,
     /// What it said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 

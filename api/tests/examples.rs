@@ -1,4 +1,4 @@
-//! The rules in `examples/rules` are valid, and each file holds what its name says.
+//! The rules in `examples/` are valid, and each file holds what its name says.
 
 use std::path::Path;
 
@@ -7,13 +7,16 @@ use rulecast_api::{
     manifest::{self, Format},
 };
 
-#[test]
-fn every_example_is_valid() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/rules");
+/// The count of rules in a folder of `examples/`.
+fn read(folder: &str) -> usize {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(folder);
     let mut count = 0;
     for entry in std::fs::read_dir(&folder).expect("the folder is there") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        if name == "README.md" {
+            continue;
+        }
         let bytes = std::fs::read(&path).expect("it can be read");
         let manifest = manifest::parse(KINDS, &bytes, Format::of(name).expect("a rule file"));
         let problems: Vec<_> = manifest.problems().collect();
@@ -24,5 +27,21 @@ fn every_example_is_valid() {
             count += 1;
         }
     }
-    assert!(count > 0, "no example in {}", folder.display());
+    count
+}
+
+#[test]
+fn every_example_is_valid() {
+    assert!(read("rules") > 0);
+    assert!(read("dubbo") > 0);
+}
+
+#[test]
+fn the_page_of_dubbo_examples_names_each() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/dubbo");
+    let page = std::fs::read_to_string(folder.join("README.md")).expect("it can be read");
+    for entry in std::fs::read_dir(&folder).expect("the folder is there") {
+        let name = entry.expect("an entry").file_name().into_string().expect("a name");
+        assert!(name == "README.md" || page.contains(&format!("({name})")), "{name}");
+    }
 }

@@ -45,8 +45,12 @@ struct Spec {
     /// several values by commas; an empty left side is every call, an empty right side no
     /// endpoint. For example "method=get* & region=hangzhou => region=hangzhou".
     ///
-    /// With configVersion v3.1 objects, {from: {match}, to: [{match, weight}]}: callers that
-    /// from.match describes go to one of the destinations by weight.
+    /// With configVersion v3.1 objects, {from: {match}, to: [{match, weight}]}. Callers for which
+    /// from.match holds, or all without it, go to the endpoints of one of the destinations, for
+    /// which its match holds: weight/sum of them to each, 0 to none, where a weight left out is
+    /// 100. Without destinations they go nowhere, whatever force says. For example
+    /// {from: {match: region=hangzhou}, to: [{match: version=1.0, weight: 90}, {match:
+    /// version=2.0, weight: 10}]}.
     #[schemars(length(max = MAX_ITEMS))]
     conditions: Option<Vec<AnyCondition>>,
 }
@@ -72,55 +76,20 @@ enum Scope {
     Application,
 }
 
-/// Where calls of some callers go.
-#[derive(JsonSchema)]
-#[allow(dead_code, reason = "only its schema is of use")]
-struct DestinationCondition {
-    /// Which calls; absent: all.
-    from: Option<From>,
-    /// Where they go. Absent or empty: nowhere, whatever force says.
-    #[schemars(length(max = MAX_ITEMS))]
-    to: Option<Vec<Destination>>,
-}
-
-/// Which calls.
-// Unknown fields stay, so that the parser can name them: dropping a misspelt weight or match
-// would leave a rule that does something else, without a word.
-#[derive(JsonSchema)]
-#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
-#[allow(dead_code, reason = "only its schema is of use")]
-struct From {
-    /// Conditions on caller and call, as on the left side of v3.0: key=value or key!=value,
-    /// joined by &. Empty: every call.
-    #[schemars(length(max = MAX_TEXT))]
-    r#match: Option<String>,
-}
-
-/// A set of endpoints, and its share of the calls.
-#[derive(JsonSchema)]
-#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
-#[allow(dead_code, reason = "only its schema is of use")]
-struct Destination {
-    /// Conditions on endpoints, as on the right side of v3.0. Empty: all endpoints.
-    #[schemars(length(max = MAX_TEXT))]
-    r#match: Option<String>,
-    /// Its share is weight/sum of the weights of those destinations that have endpoints; 0
-    /// receives nothing. Default 100.
-    #[schemars(default = "hundred", range(min = 0, max = u32::MAX))]
-    weight: u32,
-}
-
-fn hundred() -> u32 {
-    100
-}
-
 /// A text (v3.0) or an object (v3.1) in one list.
 ///
-/// A structural schema has one type for each place, or none. Without a type the place must
-/// preserve unknown fields, and CEL does not see it, nor the list that holds it. What remains
-/// are keywords that each concern one type of value: lengths and patterns texts, properties
-/// objects, bounds numbers. So the two forms are described side by side, and what is neither
-/// is refused by bounds that nothing meets.
+/// A structural schema has one type for each place, or none. A place without a type must
+/// preserve unknown fields, and that has its price:
+/// - CEL does not see it, nor the list that holds it, so no rule can speak of conditions;
+/// - it may not have `properties`: server-side apply would take every value for an object,
+///   and fail on the texts;
+/// - `allOf` and `anyOf` may only name fields that are described outside of them too, so they
+///   cannot look into the objects either.
+///
+/// What remains are keywords that each concern one type of value: lengths texts, bounds
+/// numbers. So texts are bounded, what is neither text nor object is refused by bounds that
+/// nothing meets, and what is in an object is left to the parser, which sees all of it:
+/// nothing was dropped, and a misspelt weight is named rather than lost.
 struct AnyCondition;
 
 impl JsonSchema for AnyCondition {
@@ -128,13 +97,11 @@ impl JsonSchema for AnyCondition {
         "Condition".into()
     }
 
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mut object = DestinationCondition::json_schema(generator);
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "description": "A text (v3.0) or an object (v3.1).",
             "x-kubernetes-preserve-unknown-fields": true,
             "maxLength": MAX_TEXT,
-            "properties": object.remove("properties"),
             "minItems": 1, "maxItems": 0,
             "minimum": 1, "maximum": 0,
             "not": { "enum": [true, false] },

@@ -74,7 +74,7 @@ pub(crate) fn cases() -> Vec<Case> {
         v31,
         json!({ "conditions": [
             { "from": { "match": "a=b" }, "to": [{ "match": "c=d" }, { "weight": 0 }, {}] },
-            { "from": {}, "to": [] }, {},
+            { "from": { "match": "" }, "to": [{ "match": "" }] }, { "from": {}, "to": [] }, {},
         ] }),
         Accepts,
         None,
@@ -96,7 +96,7 @@ pub(crate) fn cases() -> Vec<Case> {
     );
     case("lowest-priority", v30, json!({ "priority": i32::MIN }), Accepts, None);
 
-    // What a schema cannot see: it is stored, and the parser's verdict goes into the status.
+    // What only the parser reads: it is stored, and the verdict goes into the status.
     case(
         "no-condition",
         v30,
@@ -111,28 +111,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Accepts,
         Some("spec.conditions[0]"),
     );
-    case(
-        "misspelt-weight",
-        v31,
-        json!({ "conditions": [{ "to": [{ "weigth": 1 }] }] }),
-        Accepts,
-        Some("spec.conditions[0].to[0].weigth"),
-    );
-    case(
-        "misspelt-from",
-        v31,
-        json!({ "conditions": [{ "form": { "match": "a=b" } }] }),
-        Accepts,
-        Some("spec.conditions[0].form"),
-    );
-    case(
-        "misspelt-match",
-        v31,
-        json!({ "conditions": [{ "from": { "mach": "a=b" } }] }),
-        Accepts,
-        Some("spec.conditions[0].from.mach"),
-    );
-
     // What the required fields, enums, types and bounds of the schema refuse.
     case(
         "no-key",
@@ -263,47 +241,20 @@ fn more(cases: &mut Vec<Case>) {
     wrong("list", "v3.0", json!(["a=b => c=d"]));
     wrong("empty-list", "v3.1", json!([]));
 
-    let mut wrong = |name, condition: Value, server, parser| {
+    // What is in an object the schema cannot see: it is stored, and the parser's verdict goes
+    // into the status.
+    let mut unseen = |name, condition: Value, parser| {
         let spec = spec("v3.1", json!({ "conditions": [condition] }));
-        cases.push(Case { name, spec, server: Refuses(server), parser: Some(parser) });
+        cases.push(Case { name, spec, server: Accepts, parser: Some(parser) });
     };
-    wrong(
-        "from-list",
-        json!({ "from": [] }),
-        &["spec.conditions", "from"],
-        "spec.conditions[0].from",
-    );
-    wrong("to-object", json!({ "to": {} }), &["spec.conditions", "to"], "spec.conditions[0].to");
-    wrong(
-        "to-text",
-        json!({ "to": ["a=b"] }),
-        &["spec.conditions", "to"],
-        "spec.conditions[0].to[0]",
-    );
-    wrong(
-        "match-list",
-        json!({ "from": { "match": ["a=b"] } }),
-        &["spec.conditions", "from.match"],
-        "spec.conditions[0].from.match",
-    );
-    wrong(
-        "negative-weight",
-        json!({ "to": [{ "weight": -1 }] }),
-        &["spec.conditions", "weight"],
-        "spec.conditions[0].to[0].weight",
-    );
-    wrong(
-        "large-weight",
-        json!({ "to": [{ "weight": 1_u64 << 32 }] }),
-        &["spec.conditions", "weight"],
-        "spec.conditions[0].to[0].weight",
-    );
-    wrong(
-        "many-destinations",
-        json!({ "to": vec![json!({}); 1001] }),
-        &["spec.conditions", "to", "1000"],
-        "spec.conditions[0].to",
-    );
+    unseen("from-list", json!({ "from": [] }), "spec.conditions[0].from");
+    unseen("to-text", json!({ "to": ["a=b"] }), "spec.conditions[0].to[0]");
+    let negative = json!({ "to": [{ "weight": -1 }] });
+    unseen("negative-weight", negative, "spec.conditions[0].to[0].weight");
+    let misspelt = json!({ "to": [{ "weigth": 1 }] });
+    unseen("misspelt-weight", misspelt, "spec.conditions[0].to[0].weigth");
+    let misspelt = json!({ "form": { "match": "a=b" } });
+    unseen("misspelt-from", misspelt, "spec.conditions[0].form");
 
     let mut by_rule = |name, key| {
         let spec = spec("v3.0", json!({ "key": key }));

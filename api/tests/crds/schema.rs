@@ -34,7 +34,7 @@ pub(crate) const KEYWORDS: &[&str] = &[
     "x-kubernetes-validations",
 ];
 
-/// The value as it is stored: without nulls and unknown fields, with defaults.
+/// The value as it is stored: without unknown fields and nulls, with defaults.
 pub(crate) fn stored(schema: &Value, value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -47,9 +47,10 @@ pub(crate) fn stored(schema: &Value, value: &Value) -> Value {
                     Some(_) => !value.is_null(),
                     None => keeps,
                 })
-                .map(|(field, value)| {
-                    let schema = properties.get(field).unwrap_or(&Value::Null);
-                    (field.clone(), stored(schema, value))
+                .map(|(field, value)| match properties.get(field) {
+                    Some(schema) => (field.clone(), stored(schema, value)),
+                    // What is unknown and kept is kept whole.
+                    None => (field.clone(), value.clone()),
                 })
                 .collect();
             for (field, schema) in properties {
