@@ -37,6 +37,8 @@ mod planner;
 mod queue;
 mod shell;
 mod standing;
+#[cfg(test)]
+mod tests;
 mod trouble;
 mod wanted;
 mod world;
