@@ -23,6 +23,7 @@ use tracing::info;
 
 #[cfg(feature = "kubernetes")]
 use crate::{
+    pods::{Informed, Pods, inform},
     status::{self, StatusConfig},
     store::kubernetes::{KubernetesStore, KubernetesStoreConfig},
 };
@@ -210,10 +211,25 @@ pub async fn run(
         forever(follow(index.clone(), readiness.clone(), gauges.clone(), shutdown.clone())),
     );
 
+    // the labels of clients' pods
+    #[cfg(feature = "kubernetes")]
+    let pods = kube.clone().map(|client| {
+        readiness.block("pods", "the first complete list is not there yet");
+        let pods = Pods::new();
+        supervisor.spawn("pods", inform(pods.clone(), client, shutdown.clone()));
+        let informed = pods.state();
+        let ready = pods_readiness(informed, readiness.clone(), shutdown.clone());
+        supervisor.spawn("pods readiness", forever(ready));
+        pods
+    });
+    #[cfg(not(feature = "kubernetes"))]
+    let pods = None;
+
     // streams, and rollout beside them
     let rollout = Rollout::new();
     let streams = RuleService::new(
         views.clone(),
+        pods,
         rollout.clone(),
         StreamConfig::default(),
         kinds,
@@ -350,6 +366,30 @@ async fn follow(index: Index, readiness: Readiness, gauges: Gauges, shutdown: Ca
         }
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Not ready before the first complete list of pods. What was known once is gone by.
+#[cfg(feature = "kubernetes")]
+async fn pods_readiness(
+    mut informed: tokio::sync::watch::Receiver<Informed>,
+    readiness: Readiness,
+    shutdown: CancellationToken,
+) {
+    loop {
+        let Informed { synced, problem } = informed.borrow_and_update().clone();
+        match problem {
+            _ if synced => {
+                readiness.clear("pods");
+                return shutdown.cancelled().await;
+            }
+            Some(problem) => readiness.block("pods", problem),
+            None => {}
+        }
+        tokio::select! {
+            changed = informed.changed() => if changed.is_err() { return },
             () = shutdown.cancelled() => return,
         }
     }

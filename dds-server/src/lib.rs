@@ -4,7 +4,6 @@ pub mod admin;
 pub mod app;
 pub mod index;
 pub mod observe;
-#[cfg(feature = "kubernetes")]
 pub mod pods;
 pub mod rollout;
 pub mod scope;

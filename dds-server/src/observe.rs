@@ -3,8 +3,12 @@
 //! One task per stream. It waits for whatever comes first (a request, a view, a
 //! deadline, room to send) and lets the [`Stream`] decide. At most one message
 //! waits for the transport; while it does, the engine is asked for none.
+//!
+//! A client in a pod is subscribed once its pod's labels are known, and again when they
+//! change; the stream stays open. When the pod is no more, the stream ends.
 
 use std::{
+    collections::BTreeMap,
     pin::Pin,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
@@ -12,7 +16,7 @@ use std::{
 
 use futures_util::{StreamExt as _, future::ready, stream};
 use rulecast_api::{
-    Code, Kind, Kinds, SpiffeId,
+    Code, Kind, Kinds,
     proto::observe::v1::{
         ObserveRequest, ObserveResponse,
         rule_service_server::{self, RuleServiceServer},
@@ -29,17 +33,21 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use crate::{
+    pods::{Place, Pods, Standing},
     rollout::{self, Report, Rollout, Tracked},
-    stream::{Action, Close, Counters, Stream, StreamConfig},
+    scope::Subject,
+    stream::{Action, Close, Counters, Services, Stream, StreamConfig},
     view::View,
     views::Views,
 };
 
+mod caller;
 mod metrics;
 mod source;
 #[cfg(test)]
 mod tests;
 
+pub use caller::Caller;
 pub use metrics::Metrics;
 pub use source::{ViewSource, ViewSubscription};
 
@@ -51,6 +59,9 @@ pub const MAX_RESPONSE: usize = 32 << 20;
 /// How often the wall clock is compared with a certificate's end: the clock may
 /// be set while the stream is open.
 const EXPIRY_CHECK: Duration = Duration::from_secs(30);
+
+/// How long a client may wait for its pod to become known.
+const POD_WAIT: Duration = Duration::from_secs(5);
 
 type ResponseStream =
     Pin<Box<dyn stream::Stream<Item = Result<ObserveResponse, Status>> + Send + 'static>>;
@@ -74,6 +85,7 @@ impl<V> Clone for RuleService<V> {
 #[derive(Debug)]
 struct Shared<V> {
     views: V,
+    pods: Option<Pods>,
     rollout: Rollout,
     config: StreamConfig,
     kinds: Kinds,
@@ -82,17 +94,19 @@ struct Shared<V> {
 }
 
 impl<V: ViewSource> RuleService<V> {
-    /// A service of `kinds` over `views`. When `drain` is cancelled all streams end, and
-    /// new ones are refused.
+    /// A service of `kinds` over `views`, to clients that are joined with `pods` where they
+    /// run in one; without the table they are served as if their pods had no labels. When
+    /// `drain` is cancelled all streams end, and new ones are refused.
     pub fn new(
         views: V,
+        pods: Option<Pods>,
         rollout: Rollout,
         config: StreamConfig,
         kinds: Kinds,
         metrics: Metrics,
         drain: CancellationToken,
     ) -> Self {
-        Self { shared: Arc::new(Shared { views, rollout, config, kinds, metrics, drain }) }
+        Self { shared: Arc::new(Shared { views, pods, rollout, config, kinds, metrics, drain }) }
     }
 
     /// For a router, with the limits on messages set.
@@ -102,20 +116,15 @@ impl<V: ViewSource> RuleService<V> {
             .max_encoding_message_size(MAX_RESPONSE)
     }
 
-    /// Serves one client that has been authenticated as `identity`. `requests` may be any
-    /// source of requests.
-    pub fn serve<R>(
-        &self,
-        identity: SpiffeId,
-        not_after: SystemTime,
-        address: Option<std::net::SocketAddr>,
-        requests: R,
-    ) -> ResponseStream
+    /// Serves one client that has been authenticated. `requests` may be any source of
+    /// requests.
+    pub fn serve<R>(&self, caller: Caller, requests: R) -> ResponseStream
     where
         R: stream::Stream<Item = Result<ObserveRequest, Status>> + Send + Unpin + 'static,
     {
         let (out, responses) = mpsc::channel(1);
         let (end, ended) = oneshot::channel();
+        let Caller { identity, pod, not_after, address } = caller;
         let span =
             info_span!("stream", client = %identity, peer = address.map(tracing::field::display));
         let tracked = self.shared.rollout.track(rollout::Peer {
@@ -124,12 +133,19 @@ impl<V: ViewSource> RuleService<V> {
             connected_at: SystemTime::now(),
         });
         let now = Instant::now();
+        let pod = pod.zip(self.shared.pods.as_ref()).map(|(pod, pods)| Joined {
+            place: pods.follow(pod),
+            known: false,
+            until: now + POD_WAIT,
+        });
         let session = Session {
             engine: Stream::new(self.shared.config.clone(), self.shared.kinds, now),
             shared: self.shared.clone(),
-            identity,
+            subject: Subject::new(&identity),
+            pod,
             not_after,
             tracked,
+            subscribed: BTreeMap::new(),
             views: StreamMap::new(),
             counters: Counters::default(),
         };
@@ -167,8 +183,7 @@ impl<V: ViewSource> rule_service_server::RuleService for RuleService<V> {
             )));
         };
         let requests = request.into_inner();
-        let responses = self.serve(identity.spiffe.clone(), identity.not_after, address, requests);
-        Ok(Response::new(responses))
+        Ok(Response::new(self.serve(Caller::new(&identity, address), requests)))
     }
 }
 
@@ -176,11 +191,32 @@ impl<V: ViewSource> rule_service_server::RuleService for RuleService<V> {
 struct Session<V> {
     shared: Arc<Shared<V>>,
     engine: Stream,
-    identity: SpiffeId,
+    subject: Subject,
+    /// The client's pod, where it is joined with one.
+    pod: Option<Joined>,
     not_after: SystemTime,
     tracked: Tracked,
+    /// What the client wants, also while its pod is not known.
+    subscribed: BTreeMap<Kind, Services>,
     views: StreamMap<Kind, ViewStream>,
     counters: Counters,
+}
+
+/// The pod of a stream's client.
+struct Joined {
+    place: Place,
+    /// Its labels have been known.
+    known: bool,
+    /// When the client has waited long enough for that.
+    until: Instant,
+}
+
+/// Waits until it stands otherwise with a pod.
+async fn moved(pod: &mut Option<Joined>) {
+    match pod {
+        Some(joined) => joined.place.changed().await,
+        None => std::future::pending().await,
+    }
 }
 
 impl<V: ViewSource> Session<V> {
@@ -205,12 +241,17 @@ impl<V: ViewSource> Session<V> {
                 );
                 continue;
             }
+            if self.join() {
+                continue;
+            }
             let now = Instant::now();
             let sends = self.engine.wants_to_send(now);
             let tick = self.engine.deadline().unwrap_or(now + EXPIRY_CHECK);
+            let wake = self.wake(now, tick);
             tokio::select! {
                 () = drain.cancelled() => self.engine.on_draining(),
-                () = time::sleep_until(self.wake(now, tick).into()) => {
+                () = moved(&mut self.pod) => {}
+                () = time::sleep_until(wake.into()) => {
                     self.engine.on_tick(Instant::now());
                 }
                 request = requests.next() => match request {
@@ -250,7 +291,56 @@ impl<V: ViewSource> Session<V> {
     /// When to look at the clocks again.
     fn wake(&self, now: Instant, tick: Instant) -> Instant {
         let left = self.not_after.duration_since(SystemTime::now()).unwrap_or_default();
-        tick.min(now + left.min(EXPIRY_CHECK))
+        let pod = self.pod.as_ref().filter(|pod| !pod.known).map(|pod| pod.until);
+        tick.min(now + left.min(EXPIRY_CHECK)).min(pod.unwrap_or(tick))
+    }
+
+    /// Goes by what is known of the client's pod now. True when that gave the engine
+    /// something to say.
+    fn join(&mut self) -> bool {
+        let Some(pod) = &mut self.pod else { return false };
+        let (code, status, message) = match pod.place.standing() {
+            Standing::Present(labels) => {
+                let same = std::mem::replace(&mut pod.known, true) && labels == self.subject.labels;
+                if same {
+                    return false;
+                }
+                debug!(labels = ?labels.as_map(), "the pod's labels");
+                self.subject.labels = labels;
+                for (kind, services) in self.subscribed.clone() {
+                    self.subscribe(kind, services);
+                }
+                return true;
+            }
+            Standing::Gone => (
+                Code::IdentityEnded,
+                tonic::Code::Unauthenticated,
+                "the client's pod has been deleted; its certificate opens no stream any more",
+            ),
+            Standing::Unknown if !pod.known && Instant::now() >= pod.until => (
+                Code::PodUnknown,
+                tonic::Code::Unavailable,
+                "the client's pod is not known here yet; connect again",
+            ),
+            Standing::Unknown => return false,
+        };
+        self.engine.close(code, status, message.into());
+        true
+    }
+
+    /// Gives the engine the view that the client sees, now and whenever it changes, in place
+    /// of an earlier one of the kind.
+    fn subscribe(&mut self, kind: Kind, services: Services) {
+        let mut place = self.shared.views.subscribe(&self.subject, services, kind);
+        let current = place.current();
+        let views = stream::unfold(place, async |mut place| {
+            let view = place.changed().await;
+            Some((view, place))
+        });
+        self.views.insert(kind, Box::pin(views.filter_map(ready)));
+        if let Some(view) = current {
+            self.engine.on_view(Instant::now(), view);
+        }
     }
 
     /// Does what the engine wants done; gives the reason when it wants an end.
@@ -259,16 +349,10 @@ impl<V: ViewSource> Session<V> {
         while let Some(action) = self.engine.next_action() {
             match action {
                 Action::Subscribe { kind, services } => {
-                    let mut place = self.shared.views.subscribe(&self.identity, services, kind);
-                    let current = place.current();
-                    let views = stream::unfold(place, async |mut place| {
-                        let view = place.changed().await;
-                        Some((view, place))
-                    });
-                    let views = views.filter_map(ready);
-                    self.views.insert(kind, Box::pin(views));
-                    if let Some(view) = current {
-                        self.engine.on_view(Instant::now(), view);
+                    self.subscribed.insert(kind, services.clone());
+                    // Rules may select by labels, so they are not guessed at.
+                    if self.pod.as_ref().is_none_or(|pod| pod.known) {
+                        self.subscribe(kind, services);
                     }
                 }
                 Action::Report(report) => self.report(report),

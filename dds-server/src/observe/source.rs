@@ -2,10 +2,10 @@
 
 use std::{future::Future, sync::Arc};
 
-use rulecast_api::{Kind, SpiffeId};
+use rulecast_api::Kind;
 
 use crate::{
-    scope::Scope,
+    scope::{Scope, Subject},
     stream::Services,
     view::View,
     views::{self, Views},
@@ -16,8 +16,8 @@ pub trait ViewSource: Send + Sync + 'static {
     /// A place at one view.
     type Subscription: ViewSubscription;
 
-    /// The view of a kind for an attested identity and the services that it declares.
-    fn subscribe(&self, identity: &SpiffeId, services: Services, kind: Kind) -> Self::Subscription;
+    /// The view of a kind for a client and the services that it declares.
+    fn subscribe(&self, subject: &Subject, services: Services, kind: Kind) -> Self::Subscription;
 }
 
 /// A place at one view; dropping it gives it up.
@@ -33,13 +33,8 @@ pub trait ViewSubscription: Send + 'static {
 impl ViewSource for Views {
     type Subscription = views::Subscription;
 
-    fn subscribe(
-        &self,
-        identity: &SpiffeId,
-        services: Services,
-        kind: Kind,
-    ) -> views::Subscription {
-        Views::subscribe(self, &Scope::new(identity, services), kind)
+    fn subscribe(&self, subject: &Subject, services: Services, kind: Kind) -> views::Subscription {
+        Views::subscribe(self, &Scope { subject: subject.clone(), services }, kind)
     }
 }
 

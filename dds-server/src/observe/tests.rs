@@ -2,7 +2,7 @@ use std::{collections::HashMap, future::Future};
 
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rulecast_api::{
-    Digest,
+    Digest, SpiffeId,
     condition_route::ConditionRouteSpec,
     kind::{KindInfo, Phase},
     proto::rules::v1::Rule,
@@ -11,6 +11,8 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::{rollout::State, stream::Services, view::Item};
+
+mod pods;
 
 static OTHER_INFO: KindInfo = KindInfo {
     api_version: "test/v1",
@@ -48,7 +50,7 @@ struct Place(watch::Receiver<Option<Arc<View>>>);
 impl ViewSource for Shelf {
     type Subscription = Place;
 
-    fn subscribe(&self, _: &SpiffeId, _: Services, kind: Kind) -> Place {
+    fn subscribe(&self, _: &Subject, _: Services, kind: Kind) -> Place {
         Place(self.0[&kind].subscribe())
     }
 }
@@ -85,16 +87,24 @@ impl Plane {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let config = StreamConfig { chunk_bytes: 1 << 16, ..StreamConfig::default() };
-        let service =
-            RuleService::new(shelf.clone(), rollout.clone(), config, KINDS, metrics, drain.clone());
+        let service = RuleService::new(
+            shelf.clone(),
+            None,
+            rollout.clone(),
+            config,
+            KINDS,
+            metrics,
+            drain.clone(),
+        );
         Self { shelf, rollout, service, registry, drain }
     }
 
     fn client(&self, name: &str, valid: Duration) -> Client {
         let identity = SpiffeId::application("td", "default", name).expect("a name");
         let (requests, receiver) = mpsc::channel(16);
-        let end = SystemTime::now() + valid;
-        let responses = self.service.serve(identity, end, None, ReceiverStream::new(receiver));
+        let not_after = SystemTime::now() + valid;
+        let caller = Caller { identity, pod: None, not_after, address: None };
+        let responses = self.service.serve(caller, ReceiverStream::new(receiver));
         Client { requests, responses }
     }
 }

@@ -1,0 +1,33 @@
+//! Who opens a stream.
+
+use std::{net::SocketAddr, time::SystemTime};
+
+use rulecast_api::SpiffeId;
+use rulecast_identity::PeerIdentity;
+
+use crate::pods::PodId;
+
+/// A client as its verified certificate attests it.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Its name.
+    pub identity: SpiffeId,
+    /// The pod that it runs in, where one was attested.
+    pub pod: Option<PodId>,
+    /// When its certificate ends.
+    pub not_after: SystemTime,
+    /// Where it connects from, if that is known.
+    pub address: Option<SocketAddr>,
+}
+
+impl Caller {
+    /// Of a certificate that has been verified.
+    pub fn new(peer: &PeerIdentity, address: Option<SocketAddr>) -> Self {
+        let pod = peer.facts.as_ref().and_then(|facts| facts.pod.as_ref()).map(|pod| PodId {
+            namespace: peer.spiffe.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.as_str().into(),
+        });
+        Self { identity: peer.spiffe.clone(), pod, not_after: peer.not_after, address }
+    }
+}
