@@ -12,6 +12,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
+use crate::kube;
+
 const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Components of the toolchain that a step needs, with the cargo command that tells
@@ -32,6 +34,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
             "clippy",
             "--workspace",
             "--all-targets",
+            "--all-features",
             "--keep-going",
             "--quiet",
             "--",
@@ -43,16 +46,23 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         steps.command(task, Command::new(&xtask).args([task, "--check"]))?;
     }
 
+    steps.step("kube", || build_kube(root))?;
+
     let nextest = succeeds(cargo(root).args(["nextest", "--version"]));
     let run: &[&str] = if nextest { &["nextest", "run"] } else { &["test", "--no-fail-fast"] };
     // With the programs that the end-to-end tests start: cargo builds those of a package
     // before its tests.
     let mut build = cargo(root);
-    build.args(run).args(["--workspace", "--no-run"]);
+    let everything = ["--workspace", "--features", kube::FEATURES];
+    build.args(run).args(everything).arg("--no-run");
     let mut counts = None;
     if steps.command("build", &mut build)?.passed {
+        let server = start_kube(&mut steps, &xtask)?;
         let mut tests = cargo(root);
-        tests.args(run).arg("--workspace");
+        tests.args(run).args(everything);
+        if let Some(server) = &server {
+            tests.env(kube::SERVER, server.folder());
+        }
         if nextest {
             tests.args(["--no-fail-fast", "--status-level", "fail"]);
         } else {
@@ -61,7 +71,10 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         }
         let output = steps.command("tests", &mut tests)?.output;
         counts = if nextest { nextest_summary(&output) } else { cargo_summary(&output) };
-        let docs = steps.cargo("doc tests", &["test", "--doc", "--workspace", "--quiet"])?;
+        drop(server);
+        let mut docs = cargo(root);
+        docs.args(["test", "--doc", "--quiet"]).args(everything);
+        let docs = steps.command("doc tests", &mut docs)?;
         if let Some(summary) = cargo_summary(&docs.output) {
             println!("doc tests: {summary}");
         }
@@ -128,6 +141,39 @@ fn set_up(root: &Path) -> Result<Outcome> {
         }
     }
     Ok(Outcome { passed: true, output })
+}
+
+/// Sees to it that the programs of the API server are there. Building them takes minutes, so
+/// what it does is shown.
+fn build_kube(root: &Path) -> Result<Outcome> {
+    let done = || Outcome { passed: true, output: String::new() };
+    if kube::is_built(root) {
+        return Ok(done());
+    }
+    println!("builds kube-apiserver, once; later runs find it");
+    let outcome = match kube::build(root) {
+        Ok(()) => done(),
+        Err(error) => Outcome { passed: false, output: format!("{error:#}") },
+    };
+    print!("{:<10} ", "");
+    Ok(outcome)
+}
+
+/// One API server for all tests, unless one is there. Where it does not start, the tests run
+/// all the same; those that need it start one each, or say why not.
+fn start_kube(steps: &mut Steps<'_>, xtask: &Path) -> Result<Option<kube::Server>> {
+    if env::var_os(kube::SERVER).is_some() {
+        return Ok(None);
+    }
+    let mut server = None;
+    steps.step("api server", || match kube::Server::start(xtask) {
+        Ok(started) => {
+            server = Some(started);
+            Ok(Outcome { passed: true, output: String::new() })
+        }
+        Err(error) => Ok(Outcome { passed: false, output: format!("{error:#}") }),
+    })?;
+    Ok(server)
 }
 
 fn rustup(root: &Path, args: &[&str]) -> Result<String> {

@@ -180,7 +180,8 @@ impl Cluster {
         self.private()?.lock().await.start_etcd().await
     }
 
-    /// Forgets the history of all objects in etcd. kube-apiserver serves watches from its
+    /// Forgets the history of all objects in etcd: a watch there from before anything that
+    /// changed until now ends with 410. kube-apiserver serves watches from its
     /// own memory and goes on, unless it is restarted or runs without (see
     /// [`Cluster::start_with`]).
     pub async fn compact_etcd(&self) -> Result<()> {

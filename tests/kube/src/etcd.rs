@@ -18,10 +18,12 @@ pub(crate) async fn is_healthy(port: u16) -> bool {
     status == 200 && (body["health"] == "true" || body["health"] == true)
 }
 
-/// Compacts up to the newest revision, and waits until that is done.
+/// Compacts so that nobody can be told any more what changed until now, and waits until
+/// that is done.
 pub(crate) async fn compact(port: u16) -> Result<()> {
-    // The key "\0", which is not there: the answer's header is what counts.
-    let (status, body) = call(port, "POST", "/v3/kv/range", r#"{"key":"AA=="}"#).await?;
+    // The newest revision stays; so it is made that of a key ("compacted") that is nobody's.
+    let put = r#"{"key":"Y29tcGFjdGVk"}"#;
+    let (status, body) = call(port, "POST", "/v3/kv/put", put).await?;
     ensure!(status == 200, "etcd answered {status}: {body}");
     let revision = body["header"]["revision"].as_str().context("no revision in etcd's answer")?;
     let request = json!({ "revision": revision, "physical": true }).to_string();

@@ -2,7 +2,8 @@
 //! RBAC and service-account keys; webhooks reach the test by URL.
 //!
 //! There is no controller manager and no kubelet: a namespace that is deleted stays
-//! Terminating, a pod stays Pending, nobody makes service accounts or endpoints.
+//! Terminating, a pod stays Pending, nobody makes service accounts or endpoints, and the
+//! cluster roles that are put together from others (view, edit, admin) allow nothing.
 //!
 //! [`Cluster::shared`] is the run's server, for tests that keep to their own
 //! [`Namespace`]; [`Cluster::start`] a private one, for tests that stop it. Tests with a

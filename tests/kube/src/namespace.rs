@@ -56,6 +56,11 @@ impl Namespace {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// All that is in it but Secrets, as YAML, or why it cannot be had. Blocks.
+    pub fn dump(&self) -> String {
+        dump(&self.cluster.kubeconfig(), &self.name)
+    }
 }
 
 impl Deref for Namespace {
@@ -87,14 +92,13 @@ impl fmt::Debug for Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let dump = dump(&self.cluster.kubeconfig(), &self.name);
-            eprintln!("what was in namespace {}:\n{dump}", self.name);
+            eprintln!("what was in namespace {}:\n{}", self.name, self.dump());
         }
     }
 }
 
 /// All objects of a namespace as YAML, or why they cannot be had.
-pub(crate) fn dump(kubeconfig: &Path, namespace: &str) -> String {
+fn dump(kubeconfig: &Path, namespace: &str) -> String {
     let kinds =
         ["api-resources", "--namespaced", "--verbs=list", "--cached=false", "--output=name"];
     let kinds = kubectl(kubeconfig, &kinds);

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{self, Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -35,7 +35,7 @@ const BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
-    listener: Arc<TcpListener>,
+    listener: net::TcpListener,
     state: watch::Sender<State>,
     connections: Arc<Connections>,
     _until_dropped: DropGuard,
@@ -59,7 +59,7 @@ struct Connections {
 impl Proxy {
     /// Begins to listen. Its tasks run where this is called.
     pub async fn start(target: SocketAddr) -> Result<Self> {
-        let listener = Arc::new(bind().await?);
+        let listener = bind()?;
         let all = CancellationToken::new();
         let connections = Arc::new(Connections {
             accepted: AtomicUsize::new(0),
@@ -67,7 +67,8 @@ impl Proxy {
             closing: Mutex::new(all.child_token()),
         });
         let (state, _) = watch::channel(State::default());
-        let accepting = accept(listener.clone(), target, state.subscribe(), connections.clone());
+        let accepting =
+            accept(listener.try_clone()?, target, state.subscribe(), connections.clone());
         tokio::spawn(all.clone().run_until_cancelled_owned(accepting));
         let addr = listener.local_addr()?;
         Ok(Self { addr, listener, state, connections, _until_dropped: all.drop_guard() })
@@ -118,9 +119,9 @@ impl Proxy {
         let set = |refuses| self.state.send_modify(|state| state.refuses = refuses);
         if refuses {
             set(true);
-            shutdown(&*self.listener, Shutdown::Both).expect("a listening socket can stop");
+            shutdown(&self.listener, Shutdown::Both).expect("a listening socket can stop");
         } else {
-            listen(&*self.listener, BACKLOG).expect("a bound socket can listen again");
+            listen(&self.listener, BACKLOG).expect("a bound socket can listen again");
             set(false);
         }
     }
@@ -139,30 +140,35 @@ impl Drop for Proxy {
 }
 
 /// On a port that stays this proxy's while it refuses.
-async fn bind() -> Result<TcpListener> {
+fn bind() -> Result<net::TcpListener> {
     for _ in 0..100 {
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, free_port()?)).await {
+        match net::TcpListener::bind((Ipv4Addr::LOCALHOST, free_port()?)) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            bound => return Ok(bound?),
+            bound => {
+                let listener = bound?;
+                listener.set_nonblocking(true)?;
+                return Ok(listener);
+            }
         }
     }
     bail!("every free port was taken at once")
 }
 
 async fn accept(
-    listener: Arc<TcpListener>,
+    socket: net::TcpListener,
     target: SocketAddr,
     state: watch::Receiver<State>,
     connections: Arc<Connections>,
-) {
+) -> io::Result<()> {
     let mut now = state.clone();
+    let mut listener = TcpListener::from_std(socket.try_clone()?)?;
     loop {
         let Ok((client, _)) = listener.accept().await else {
             // Shut down, or out of files; the pause keeps the second from spinning.
             tokio::time::sleep(Duration::from_millis(10)).await;
-            if now.wait_for(|state| !state.refuses).await.is_err() {
-                return;
-            }
+            holds(&mut now, |state| !state.refuses).await?;
+            // For tokio, what was shut down once stays so.
+            listener = TcpListener::from_std(socket.try_clone()?)?;
             continue;
         };
         connections.accepted.fetch_add(1, Ordering::SeqCst);
@@ -221,7 +227,7 @@ async fn one_way(
     let mut reading_state = state.clone();
     let read = async move {
         loop {
-            flows(&mut reading_state).await?;
+            holds(&mut reading_state, |state| !state.stalls).await?;
             let mut piece = Vec::with_capacity(16 * 1024);
             if from.read_buf(&mut piece).await? == 0 {
                 return Ok(());
@@ -236,22 +242,23 @@ async fn one_way(
     let write = async move {
         while let Some((due, piece)) = receive.recv().await {
             sleep_until(due).await;
-            flows(&mut writing_state).await?;
+            holds(&mut writing_state, |state| !state.stalls).await?;
             to.write_all(&piece).await?;
         }
-        flows(&mut writing_state).await?;
+        holds(&mut writing_state, |state| !state.stalls).await?;
         to.shutdown().await
     };
     tokio::try_join!(read, write)?;
     Ok(())
 }
 
-/// Waits while it stalls.
-async fn flows(state: &mut watch::Receiver<State>) -> io::Result<()> {
-    match state.wait_for(|state| !state.stalls).await {
-        Ok(_) => Ok(()),
-        Err(_) => Err(io::ErrorKind::ConnectionAborted.into()),
-    }
+/// Waits until it holds; fails when the proxy is gone.
+async fn holds(
+    state: &mut watch::Receiver<State>,
+    what: impl FnMut(&State) -> bool,
+) -> io::Result<()> {
+    let waited = state.wait_for(what).await.map(drop);
+    waited.map_err(|_| io::ErrorKind::ConnectionAborted.into())
 }
 
 #[cfg(test)]

@@ -16,8 +16,9 @@ async fn main() -> Result<()> {
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let serving = async {
         let cluster = Cluster::start().await?;
-        println!("export {SHARED_ENV}={}", cluster.folder().display());
         println!("export KUBECONFIG={}", cluster.kubeconfig().display());
+        // The last line: whoever waits for it need not read on.
+        println!("export {SHARED_ENV}={}", cluster.folder().display());
         let _ = input_ends().await;
         anyhow::Ok(())
     };

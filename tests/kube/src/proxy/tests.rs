@@ -5,6 +5,9 @@ use super::*;
 /// Far more than anything here takes.
 const LONG: Duration = Duration::from_secs(10);
 
+/// In which something would come, were it let through.
+const A_WHILE: Duration = Duration::from_millis(300);
+
 /// Sends back what it gets.
 async fn echo() -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
@@ -82,7 +85,7 @@ async fn a_cut_closes_what_is_open_and_nothing_later() {
     assert_eq!(proxy.accepted(), 3);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_stall_holds_bytes_and_keeps_connections() {
     let (proxy, _serving) = start().await;
     let mut stream = connect(&proxy).await;
@@ -92,7 +95,7 @@ async fn a_stall_holds_bytes_and_keeps_connections() {
     let mut late = connect(&proxy).await;
     late.write_all(b"too").await.expect("new connections are taken");
     for stream in [&mut stream, &mut late] {
-        let got = tokio::time::timeout(LONG, stream.read_u8()).await;
+        let got = tokio::time::timeout(A_WHILE, stream.read_u8()).await;
         assert!(got.is_err(), "neither bytes nor an end: {got:?}");
     }
     proxy.stall(false);
