@@ -18,8 +18,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-/// Who wrote the field, for people who look at the object's managed fields.
-const MANAGER: &str = "rulecast-ca";
+use crate::kubernetes::{CallError, FIELD_MANAGER, in_time};
+
+/// For one write.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two writes, so that somebody who keeps on undoing ours is no storm.
 const PAUSE: Duration = Duration::from_secs(1);
 /// After failed writes the pause doubles up to this.
@@ -40,7 +42,8 @@ pub async fn keep_ca_bundle(
 ) {
     let api = Api::<MutatingWebhookConfiguration>::all(client);
     let mut changes = pin!(watch_object(api.clone(), &configuration).default_backoff());
-    let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+    let params =
+        PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
     let mut seen: Option<MutatingWebhookConfiguration> = None;
     let (mut pause, mut not_before) = (PAUSE, Instant::now());
     let mut roots_follow = true;
@@ -66,7 +69,7 @@ pub async fn keep_ca_bundle(
                 let patch = Patch::Json::<()>(repair.unwrap_or_default());
                 let written = tokio::select! {
                     () = shutdown.cancelled() => return,
-                    written = api.patch(&configuration, &params, &patch) => written,
+                    written = in_time(PATIENCE, api.patch(&configuration, &params, &patch)) => written,
                 };
                 match written {
                     Ok(now) => {
@@ -75,12 +78,15 @@ pub async fn keep_ca_bundle(
                         pause = PAUSE;
                     }
                     // Somebody else wrote; the watch tells.
-                    Err(kube::Error::Api(status)) if [404, 409, 422].contains(&status.code) => {
+                    Err(CallError::Api(kube::Error::Api(status)))
+                        if [404, 409, 422].contains(&status.code) =>
+                    {
                         debug!(configuration, %status, "the webhook configuration has changed");
                         pause = (pause * 2).min(LONGEST_PAUSE);
                     }
                     Err(error) => {
-                        warn!(configuration, %error, "the roots cannot be written");
+                        let error = error.text();
+                        warn!(configuration, error, "the roots cannot be written");
                         pause = (pause * 2).min(LONGEST_PAUSE);
                     }
                 }

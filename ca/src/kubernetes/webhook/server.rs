@@ -271,3 +271,6 @@ async fn acquire(semaphore: &Arc<Semaphore>, n: usize) -> Result<OwnedSemaphoreP
     let n = u32::try_from(n).unwrap_or(u32::MAX);
     semaphore.clone().acquire_many_owned(n).await.map_err(|_| Unread::Broken)
 }
+
+#[cfg(test)]
+mod tests;

@@ -169,6 +169,10 @@ fn a_pod_as_the_server_stored_it_needs_nothing() {
     stored["spec"]["volumes"][1]["projected"]["defaultMode"] = json!(420);
     stored["spec"]["containers"][0]["env"][4]["valueFrom"]["fieldRef"]["apiVersion"] = json!("v1");
     assert_eq!(inject(&stored, &form()), Ok(Injection::default()));
+    // By hand, without our mark: complete is complete.
+    let mut by_hand = stored.clone();
+    by_hand["metadata"].as_object_mut().expect("metadata").remove("annotations");
+    assert_eq!(inject(&by_hand, &form()), Ok(Injection::default()));
     // A container that came later is not left out.
     let late = json!({ "name": "late" });
     stored["spec"]["containers"].as_array_mut().expect("list").push(late);
@@ -176,6 +180,28 @@ fn a_pod_as_the_server_stored_it_needs_nothing() {
     assert_eq!(injection.operations.len(), 2, "mounts and variables of one container");
     assert_eq!(patched["spec"]["volumes"], stored["spec"]["volumes"]);
     assert_eq!(patched["spec"]["containers"][1]["env"].as_array().map(Vec::len), Some(7));
+}
+
+#[test]
+fn an_author_hears_of_volumes_that_are_other_than_ours() {
+    let (pod, _) = run(&plain(), &form());
+    let source = "/spec/volumes/1/projected/sources";
+    let token = pod.pointer(source).expect("is there")[0].clone();
+    let cases = [
+        ("/spec/volumes/0/configMap/name", json!("mine"), 1),
+        ("/spec/volumes/0/configMap", json!({ "name": "mine", "optional": true }), 1),
+        ("/spec/volumes/0/configMap", json!({ "name": "rulecast-trust-bundle", "x": 1 }), 0),
+        (source, json!([token, token]), 1),
+        (source, json!([]), 1),
+        (source, json!([{ "serviceAccountToken": { "path": "token" } }]), 1),
+    ];
+    for (path, value, warnings) in cases {
+        let mut pod = pod.clone();
+        *pod.pointer_mut(path).expect("is there") = value.clone();
+        let injection = inject(&pod, &form()).expect("a pod");
+        assert_eq!(injection.warnings.len(), warnings, "{path} {value}");
+        assert_eq!(injection.operations, [], "{path} {value}");
+    }
 }
 
 #[test]
