@@ -9,7 +9,10 @@ pub mod webhook;
 
 use std::{error::Error as _, fmt::Write as _, time::Duration};
 
-use rulecast_api::{Code, spiffe::valid_segment};
+use rulecast_api::{
+    Code,
+    spiffe::{valid_segment, valid_trust_domain},
+};
 use rulecast_cluster::ClusterConfig;
 use webhook::WebhookConfig;
 
@@ -80,6 +83,12 @@ impl KubernetesCa {
                 ));
             }
         }
+        if !valid_trust_domain(&self.trust_domain) {
+            return Err(CaError::new(
+                Code::ConfigInvalid,
+                format!("\"{}\" is no trust domain; use 1 to 255 of a-z0-9._-", self.trust_domain),
+            ));
+        }
         self.webhook.as_ref().map_or(Ok(()), WebhookConfig::validate)
     }
 }
@@ -145,4 +154,48 @@ pub(crate) async fn in_time<T>(
 /// That the API server does not let us do something, which may pass.
 pub(crate) fn api_error(what: &str, error: &CallError) -> CaError {
     CaError::new(Code::AuthorityUnreachable, format!("{what}: {}", error.text()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_are_checked() {
+        let good = KubernetesCa::new("td.test", "rulecast-ca-0");
+        good.validate().expect("the defaults");
+        let spoils: [fn(&mut KubernetesCa); 5] = [
+            |c| c.namespace.clear(),
+            |c| c.secret = "a/b".into(),
+            |c| c.identity.clear(),
+            |c| c.trust_domain = "No Domain".into(),
+            |c| {
+                let mut webhook = WebhookConfig::in_namespace("rulecast-system");
+                webhook.hosts.clear();
+                c.webhook = Some(webhook);
+            },
+        ];
+        for (n, spoil) in spoils.into_iter().enumerate() {
+            let mut config = good.clone();
+            spoil(&mut config);
+            let error = config.validate().expect_err(&format!("case {n}"));
+            assert_eq!(error.code(), Code::ConfigInvalid);
+        }
+    }
+
+    #[test]
+    fn answers_are_told_apart_and_printed_on_a_line() {
+        let status = |code, reason: &str| {
+            let status = kube::core::Status::failure("a message", reason).with_code(code);
+            CallError::Api(kube::Error::Api(status.boxed()))
+        };
+        assert!(status(409, "AlreadyExists").is(409, "AlreadyExists"));
+        assert!(!status(409, "Conflict").is(409, "AlreadyExists"));
+        assert!(status(409, "").is(409, "Conflict"));
+        assert_eq!(status(403, "Forbidden").text(), "a message (403 Forbidden)");
+        let slow = CallError::Slow(Duration::from_secs(5));
+        assert!(!slow.is(0, ""));
+        assert_eq!(slow.text(), "no answer within 5s");
+        assert_eq!(api_error("x", &slow).code(), Code::AuthorityUnreachable);
+    }
 }

@@ -132,8 +132,8 @@ impl Service {
                 });
                 let checked = match &peer.spiffe.workload {
                     Workload::Application(_) => None,
-                    Workload::ServiceAccount(account) => {
-                        Some(self.look(attestor, &peer, account, &mut facts).await?)
+                    Workload::ServiceAccount(_) => {
+                        Some(self.look(attestor, &peer, &mut facts).await?)
                     }
                 };
                 Ok((Caller::Known(peer.spiffe.clone(), facts), checked))
@@ -152,7 +152,6 @@ impl Service {
         &self,
         attestor: &Attestor,
         peer: &PeerIdentity,
-        account: &str,
         facts: &mut AttestedFacts,
     ) -> Result<bool, CaError> {
         let refused = |why: &str| {
@@ -166,7 +165,8 @@ impl Service {
             (Attestor::JoinTokens(_), _) => Err(refused("this authority knows no pods")),
             #[cfg(feature = "kubernetes")]
             (Attestor::Pods(pods), Some(pod)) => {
-                match pods.look(&peer.spiffe.namespace, account, pod).await? {
+                let spiffe = &peer.spiffe;
+                match pods.look(&spiffe.namespace, spiffe.workload.name(), pod).await? {
                     Look::Found(now) => {
                         *pod = now;
                         Ok(true)
@@ -405,6 +405,8 @@ fn unix(time: SystemTime) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use rulecast_identity::PodFacts;
+
     use super::*;
 
     fn refused(entries: &[(&'static str, &str)]) -> Code {
@@ -430,6 +432,9 @@ mod tests {
             refused(&[(AUTHORIZATION_TYPE, "other"), ("authorization", good)]),
             Code::CredentialMissing
         );
+        // It is another authority's to take.
+        let pods = (AUTHORIZATION_TYPE, "rulecast-kubernetes-token");
+        assert_eq!(refused(&[pods, ("authorization", "Bearer a.b.c")]), Code::CredentialMissing);
         assert_eq!(refused(&[kind, ("authorization", "Basic AAAA")]), Code::CredentialMissing);
         assert_eq!(
             refused(&[kind, ("authorization", good), ("authorization", good)]),
@@ -437,6 +442,33 @@ mod tests {
         );
         assert_eq!(refused(&[kind, kind, ("authorization", good)]), Code::CredentialMissing);
         assert_eq!(refused(&[kind, ("authorization", "Bearer AAAA")]), Code::TokenInvalid);
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_not_renewed_where_no_pods_are_known() {
+        let parent = tempfile::tempdir().expect("folder");
+        let dir = parent.path().join("ca");
+        crate::init(&dir, "td.example").expect("made");
+        let authority = crate::Authority::open(&dir).expect("opens");
+        let own = authority.own_svid(Duration::from_secs(60)).expect("issued");
+        let own = PeerIdentity::from_der(&own.chain[0]).expect("ours");
+        let (authority, _updater) = AuthorityHandle::new(authority);
+        let attestor = Attestor::JoinTokens(Tokens::new(dir.join("tokens")));
+        let hour = Duration::from_secs(3600);
+        let service = Service::new(authority, attestor, hour, hour, Metrics::default());
+        let attest = async |spiffe: &str, pod: Option<PodFacts>| {
+            let facts = own.facts.clone().map(|facts| AttestedFacts { pod, ..facts });
+            let spiffe = spiffe.parse().expect("an identity");
+            let peer = PeerIdentity { spiffe, facts, ..own.clone() };
+            let attested = service.attest(Credential::Certificate(Arc::new(peer))).await;
+            attested.map(|_| ()).map_err(|error| error.code())
+        };
+        let pod = PodFacts { name: "web-0".into(), uid: "u".into(), node: None };
+        assert_eq!(attest("spiffe://td.example/ns/shop/app/web", None).await, Ok(()));
+        for pod in [None, Some(pod)] {
+            let account = attest("spiffe://td.example/ns/shop/sa/web", pod).await;
+            assert_eq!(account, Err(Code::PeerIdentity));
+        }
     }
 
     #[test]

@@ -4,7 +4,11 @@
 
 #[path = "authority/attest.rs"]
 mod attest;
+#[path = "authority/bundles.rs"]
+mod bundles;
 #[path = "authority/keys.rs"]
 mod keys;
+#[path = "authority/outage.rs"]
+mod outage;
 #[path = "authority/site.rs"]
 mod site;

@@ -3,10 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::{ByteString, api::core::v1::Secret};
-use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams},
-};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rulecast_api::Code;
 use rulecast_ca::{Authority, authority::Parts, kubernetes::keys::AuthoritySecret};
@@ -14,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::json;
 use time::OffsetDateTime;
 
-use crate::site::{Ca, SECRET, Site, TRUST_DOMAIN, key, new_key, pod, until};
+use crate::site::{SECRET, Site, TRUST_DOMAIN, key, new_key, pod, until};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -275,18 +272,26 @@ async fn a_replica_that_runs_takes_another_root() {
 }
 
 #[tokio::test]
-async fn without_the_right_to_read_it_waits() {
+async fn without_its_rights_it_waits_for_them() {
     let site = Site::new().await;
-    let mut config = site.config();
-    config.secret = "not-allowed".into();
-    let ca = Ca::start(config).await;
-    let client = rulecast_cluster::connect(&site.config().cluster).await.expect("a client");
-    let mut other = AuthoritySecret::new(client, &site.namespace, "not-allowed", TRUST_DOMAIN);
-    let error = other.open().await.expect_err("it is forbidden");
-    assert_eq!(error.code(), Code::AuthorityUnreachable, "{error}");
-    assert!(error.message().contains("not-allowed"), "{error}");
-    assert!(!ca.task.is_finished(), "roles may come later");
+    let namespace = site.namespace.name();
+    let roles = ["role/rulecast-ca", "-n", namespace, "-o", "json"];
+    let get: Vec<&str> = ["get"].into_iter().chain(roles).collect();
+    let role = site.cluster.kubectl(&get).await.expect("kubectl").success().expect("a role");
+    let delete = ["delete", "role/rulecast-ca", "-n", namespace];
+    site.cluster.kubectl(&delete).await.expect("kubectl").success().expect("deleted");
+    let ca = site.start().await;
+    let page = until("the reason", async || {
+        ca.page("/readyz").await.filter(|page| page.contains("forbidden"))
+    })
+    .await;
+    assert!(page.starts_with("HTTP/1.1 503"), "{page}");
+    assert!(page.contains("opening the authority: ") && page.contains(SECRET), "{page}");
+    assert!(site.secrets().get_opt(SECRET).await.expect("an answer").is_none());
+
+    let made = site.cluster.kubectl_with(&["apply", "-f", "-"], &role).await;
+    made.expect("kubectl").success().expect("made");
+    ca.ready().await;
+    assert!(site.secrets().get_opt(SECRET).await.expect("an answer").is_some());
     ca.stop().await;
-    let made: Api<Secret> = site.secrets();
-    assert!(made.get_opt("not-allowed").await.expect("an answer").is_none());
 }

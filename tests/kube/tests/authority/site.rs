@@ -30,7 +30,12 @@ use rulecast_identity::{
 use rulecast_kube_tests::{Cluster, Namespace};
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, transport::Channel};
 
@@ -162,6 +167,7 @@ impl Site {
 /// A running replica.
 pub(crate) struct Ca {
     pub(crate) address: SocketAddr,
+    pub(crate) http: SocketAddr,
     pub(crate) shutdown: CancellationToken,
     pub(crate) task: JoinHandle<Result<(), CaError>>,
 }
@@ -176,17 +182,21 @@ impl Ca {
     pub(crate) async fn start(config: KubernetesCa) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
+        // Free again before it is taken; nobody else is given it soon.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let http = free.local_addr().expect("bound");
+        drop(free);
         let shutdown = CancellationToken::new();
         let config = CaConfig {
             place: Place::Cluster(Box::new(config)),
             listen: address,
-            http: None,
+            http: Some(http),
             ttl: HOUR,
             max_ttl: 24 * HOUR,
             drain: Duration::from_millis(100),
         };
         let task = tokio::spawn(rulecast_ca::serve(config, listener, shutdown.clone()));
-        Self { address, shutdown, task }
+        Self { address, http, shutdown, task }
     }
 
     /// Stops it, and waits until it has.
@@ -194,6 +204,31 @@ impl Ca {
         self.shutdown.cancel();
         let ended = tokio::time::timeout(PATIENCE, &mut self.task).await;
         ended.expect("in time").expect("no panic").expect("ends well");
+    }
+
+    /// What an operator sees at `path`, head and body; `None` while it does not listen.
+    pub(crate) async fn page(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(self.http).await.ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: ca\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.ok()?;
+        Some(text)
+    }
+
+    /// Waits until it is ready.
+    pub(crate) async fn ready(&self) {
+        until("readiness", async || {
+            self.page("/readyz").await.filter(|page| page.starts_with("HTTP/1.1 200"))
+        })
+        .await;
+    }
+
+    /// The value of a metric.
+    pub(crate) async fn metric(&self, name: &str) -> i64 {
+        let page = self.page("/metrics").await.expect("metrics");
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {page}")).trim().parse().expect("a number")
     }
 
     pub(crate) fn client(&self) -> IdentityClient {
