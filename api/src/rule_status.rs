@@ -106,8 +106,11 @@ pub struct Refusal {
 }
 
 /// A version of the rule that was valid.
+// Atomic: replaced and removed as one. Server-side apply would otherwise take it apart, and
+// leave the shell of a spec behind when the rest is removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-map-type" = "atomic")))]
 #[serde(rename_all = "camelCase")]
 pub struct LastAccepted {
     /// Its metadata.generation.

@@ -30,6 +30,7 @@ pub(crate) const KEYWORDS: &[&str] = &[
     "type",
     "x-kubernetes-list-map-keys",
     "x-kubernetes-list-type",
+    "x-kubernetes-map-type",
     "x-kubernetes-preserve-unknown-fields",
     "x-kubernetes-validations",
 ];
