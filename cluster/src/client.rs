@@ -37,7 +37,8 @@ pub struct ClusterConfig {
 /// requests, and 10 s for the answer; then whatever ran over the connection fails. A server
 /// or proxy with HTTP/1.1 alone serves too, but there TCP notices only a dead host, and a
 /// connection that stalls above TCP is given up after 90 s without a byte. Connections open
-/// within 10 s or fail.
+/// within 10 s or fail. A server that lives and does not answer is the caller's to give up; the
+/// API server itself ends a request after a minute.
 ///
 /// **Retries.** Answers 429, 503 and 504 are retried three times within some seconds; other
 /// failures are the caller's.

@@ -8,15 +8,22 @@ use rulecast_api::Code;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// There is no usable kubeconfig, and this is no pod.
+    /// There is no kubeconfig, and this is no pod with a service account.
     #[error(
-        "{}: {what}: {reason}; give --kubeconfig, or run in a pod with a service account",
+        "{}: no Kubernetes API server is configured: {tried}; name a kubeconfig file, or run in \
+         a pod with a service account",
         Code::ConfigInvalid
     )]
+    NotConfigured {
+        /// What was looked for, and what was found.
+        tried: String,
+    },
+    /// The configuration cannot be used.
+    #[error("{}: {what}: {reason}", Code::ConfigInvalid)]
     Config {
-        /// What was tried.
+        /// Which.
         what: String,
-        /// Why it failed.
+        /// Why, and what would be right.
         reason: String,
     },
     /// A file of credentials cannot be used.

@@ -147,10 +147,7 @@ impl Source {
             }
         };
         if files.is_empty() {
-            return Err(ClusterError::Config {
-                what: "no Kubernetes API server is configured".into(),
-                reason: tried.join("; "),
-            });
+            return Err(ClusterError::NotConfigured { tried: tried.join("; ") });
         }
         Ok(Self::Kubeconfig { files, context })
     }
@@ -237,6 +234,12 @@ fn load_kubeconfig(paths: &[PathBuf], context: Option<&str>) -> Result<Loaded, C
 
     merged.current_context = Some(name);
     let mut config = kube::Config::try_from(merged).map_err(|e| unusable(e.to_string()))?;
+    if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+        return Err(unusable(format!(
+            "the certificate-authority of cluster {:?} has no certificate in PEM",
+            chosen.cluster
+        )));
+    }
     if let (None, Some(path)) = (&config.auth_info.token, &config.auth_info.token_file) {
         let token = token(path.as_ref())?;
         config.auth_info.token = Some(token.into());
@@ -274,3 +277,6 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<Vec<u8>>, ClusterError> {
         Err(error) => Err(bad(format!("it is no PEM ({error})"))),
     }
 }
+
+#[cfg(test)]
+mod tests;
