@@ -135,10 +135,23 @@ pub const KIND: Kind = Kind(&INFO);
 /// A table with the test kind alone.
 pub static KINDS: Kinds = &[KIND];
 
+/// The test kind under another group and version, for a store that many tests share.
+/// Each call keeps a little memory for good.
+pub fn kind_in(api_version: &str) -> Kind {
+    let api_version: &'static str = String::leak(api_version.to_owned());
+    let type_name = String::leak(format!("{api_version}/{}", INFO.name));
+    Kind(Box::leak(Box::new(KindInfo { api_version, type_name, ..INFO })))
+}
+
 /// A resource of the test kind.
 pub fn resource(name: &str, namespace: &str, key: &str, value: u32) -> Resource {
+    resource_of(KIND, name, namespace, key, value)
+}
+
+/// A resource of a kind from [`kind_in`].
+pub fn resource_of(kind: Kind, name: &str, namespace: &str, key: &str, value: u32) -> Resource {
     Resource {
-        id: ResourceId { kind: KIND, namespace: namespace.into(), name: name.into() },
+        id: ResourceId { kind, namespace: namespace.into(), name: name.into() },
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         spec: Arc::new(ProbeSpec {
@@ -252,14 +265,29 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = S>,
 {
+    run_with(KIND, ["default", "other"], open).await;
+}
+
+/// As [`run`], with a store of one kind from [`kind_in`] and two namespaces that are there.
+pub async fn run_with<S, F, Fut>(kind: Kind, namespaces: [&str; 2], open: F)
+where
+    S: Store,
+    F: Fn() -> Fut,
+    Fut: Future<Output = S>,
+{
+    let [default, other] = namespaces;
+    let resource = |name: &str, namespace: &str, key: &str, value| {
+        resource_of(kind, name, namespace, key, value)
+    };
     let store = open().await;
-    let lineage = store.lineage();
     let mut follower = Follower::new(&store);
     follower.until("an empty store lists", |f| f.listed).await;
     assert!(follower.held.is_empty());
+    let lineage = store.lineage();
+    assert!(!lineage.is_empty(), "a store that lists knows its lineage");
 
     // A new resource is seen, by watchers that are there and by later ones.
-    let a = resource("a", "default", "com.A", 1);
+    let a = resource("a", default, "com.A", 1);
     let id = a.id.clone();
     let first = store.put(a.clone(), Expected::Absent).await.expect("put");
     follower.until("a put is seen", |f| f.value(&id) == Some(1)).await;
@@ -273,7 +301,7 @@ where
     assert_eq!(again, first);
 
     // Writes are conditional.
-    let changed = resource("a", "default", "com.A", 2);
+    let changed = resource("a", default, "com.A", 2);
     let conflict = |result: Result<i64, StoreError>| {
         assert_eq!(result.expect_err("a conflict").code(), Code::StoreConflict);
     };
@@ -285,14 +313,14 @@ where
     conflict(store.delete(id.clone(), Expected::Revision(first)).await);
 
     // Namespaces are apart, and a status changes nothing.
-    let other = resource("a", "other", "com.A", 7);
-    store.put(other.clone(), Expected::Absent).await.expect("put in another namespace");
+    let elsewhere = resource("a", other, "com.A", 7);
+    store.put(elsewhere.clone(), Expected::Absent).await.expect("put in another namespace");
     follower.until("both are held", |f| f.held.len() == 2).await;
     assert_eq!(store.read_status(id.clone()).await.expect("read"), None);
     let status = serde_json::json!({"conditions": [{"type": "Accepted", "status": "True"}]});
     store.write_status(id.clone(), status.clone()).await.expect("write status");
     assert_eq!(store.read_status(id.clone()).await.expect("read"), Some(status));
-    assert_eq!(store.put(other.clone(), Expected::Any).await.expect("put"), follower.revision);
+    assert_eq!(store.put(elsewhere.clone(), Expected::Any).await.expect("put"), follower.revision);
 
     // A deletion is a revision of its own.
     let deleted = store.delete(id.clone(), Expected::Revision(second)).await.expect("delete");
@@ -304,7 +332,7 @@ where
     // Many at once arrive complete, also at a watcher that reads late.
     let lazy = Follower::new(&store);
     for n in 0..100 {
-        let many = resource(&format!("m{n}"), "default", "com.M", n);
+        let many = resource(&format!("m{n}"), default, "com.M", n);
         store.put(many, Expected::Absent).await.expect("put");
     }
     follower.until("all are held", |f| f.held.len() == 101).await;
@@ -315,11 +343,11 @@ where
     let before = (follower.held.clone(), follower.revision);
     drop((follower, late, lazy, store));
     let store = open().await;
-    assert_eq!(store.lineage(), lineage);
     let mut follower = Follower::new(&store);
     follower.until("a restarted store lists", |f| f.listed).await;
+    assert_eq!(store.lineage(), lineage);
     assert_eq!(follower.held, before.0);
     assert!(follower.revision >= before.1);
-    let next = store.put(resource("z", "default", "com.Z", 1), Expected::Any).await.expect("put");
+    let next = store.put(resource("z", default, "com.Z", 1), Expected::Any).await.expect("put");
     assert!(next > before.1);
 }

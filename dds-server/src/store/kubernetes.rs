@@ -182,3 +182,6 @@ impl Store for KubernetesStore {
         Box::pin(std::future::ready(Ok(status)))
     }
 }
+
+#[cfg(test)]
+mod tests;

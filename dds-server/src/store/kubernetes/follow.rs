@@ -221,6 +221,11 @@ impl Follower {
                 // The server has forgotten what came after this position.
                 Left::Failed(Fault { why: Why::Gone, .. })
                 | Left::Broken(Fault { why: Why::Gone, .. }) => return,
+                // What a watch then tells of the time in between would be the end of all objects.
+                Left::Failed(fault) if fault.why == Why::Missing => {
+                    self.failed(&fault).await;
+                    return;
+                }
                 Left::Failed(fault) => self.failed(&fault).await,
                 Left::Broken(fault) => {
                     self.failed(&fault).await;

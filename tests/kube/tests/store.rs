@@ -1,0 +1,15 @@
+//! The store `kubernetes` of rulecast-dds against the real server.
+#![cfg(feature = "kube")]
+
+#[path = "store/access.rs"]
+mod access;
+#[path = "store/definitions.rs"]
+mod definitions;
+#[path = "store/gaps.rs"]
+mod gaps;
+#[path = "store/objects.rs"]
+mod objects;
+#[path = "store/private.rs"]
+mod private;
+#[path = "store/site.rs"]
+mod site;
