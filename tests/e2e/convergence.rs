@@ -39,7 +39,8 @@ fn delivered(views: &Views, text: &str) -> Result<(String, Digest)> {
     let digest = store::digest(&resource);
     let origin = Origin { file: "a.yaml".into(), line: 1 };
     let revision = views.index().snapshot().revision + 1;
-    let stored = Stored { resource, revision, digest, origin, accepted: true, version: Version::default() };
+    let stored =
+        Stored { resource, revision, digest, origin, accepted: true, version: Version::default() };
     views.index().apply(vec![Event::Upsert(stored)]);
     views.refresh();
     let item = views.item(&id).context("it is delivered")?;
