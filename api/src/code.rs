@@ -104,7 +104,7 @@ codes! {
     ReplicaBehind = "RC0503";
     /// The plane is shutting down.
     Draining = "RC0504";
-    /// The client's certificate has expired while connected, or its pod is no more.
+    /// The client's certificate has expired while connected.
     IdentityEnded = "RC0505";
     /// A plane's answer that a client cannot take.
     ResponseInvalid = "RC0506";

@@ -313,7 +313,7 @@ impl<V: ViewSource> Session<V> {
                 return true;
             }
             Standing::Gone => (
-                Code::IdentityEnded,
+                Code::PodGone,
                 tonic::Code::Unauthenticated,
                 "the client's pod has been deleted; its certificate opens no stream any more",
             ),

@@ -78,8 +78,8 @@ impl TokenSource {
     }
 
     /// Reads it. [`Code::CredentialMissing`] for a token that cannot be read,
-    /// [`Code::TokenInvalid`] for a text that is none, [`Code::PeerUntrusted`] for a file
-    /// of roots that cannot be used.
+    /// [`Code::TokenInvalid`] or [`Code::ServiceAccountToken`] for a text that is none,
+    /// [`Code::PeerUntrusted`] for a file of roots that cannot be used.
     pub async fn read(&self) -> Result<Credential, IdentityError> {
         match self {
             Self::Text(text) => text.parse().map(Credential::Join),
@@ -136,7 +136,7 @@ async fn read_service_account_token(path: &Path) -> Result<Zeroizing<String>, Id
     // Said before it is sent: a header would not take it, and the authority not know it.
     if token.is_empty() || token.len() > MAX_TOKEN || !token.bytes().all(|b| b.is_ascii_graphic()) {
         return Err(IdentityError::new(
-            Code::TokenInvalid,
+            Code::ServiceAccountToken,
             format!(
                 "{} holds no service-account token; see that the pod has a projected one of \
                  audience {}",
@@ -187,7 +187,7 @@ mod tests {
         for text in ["", " \n", "two words", "a\u{e9}b", &"x".repeat(MAX_TOKEN + 1)] {
             std::fs::write(&path, text).expect("written");
             let error = read_service_account_token(&path).await.expect_err("no token");
-            assert_eq!(error.code(), Code::TokenInvalid);
+            assert_eq!(error.code(), Code::ServiceAccountToken);
             assert!(text.len() < 3 || !error.message().contains(text), "{error}");
         }
         std::fs::write(&path, "ey.ey.sig\n").expect("written");

@@ -106,7 +106,7 @@ impl IdentityService for Ca {
         if text("authorization-type") != Some("rulecast-kubernetes-token")
             || text("authorization") != Some(&good)
         {
-            return Err(Status::unauthenticated("RC0402: not this token"));
+            return Err(Status::unauthenticated("RC0418: not this token"));
         }
         let csr = rcgen::CertificateSigningRequestParams::from_der(
             &request.get_ref().csr.to_vec().into(),
@@ -292,7 +292,7 @@ async fn a_refusal_is_waited_out_and_told() {
     let refused = changes.wait_for(|s| s.identity.last_error.is_some());
     let status = timeout(LIMIT, refused).await.expect("in time").expect("runs").clone();
     let error = status.identity.last_error.expect("told");
-    assert!(error.contains(Code::TokenInvalid.as_str()), "{error}");
+    assert!(error.contains(Code::ServiceAccountToken.as_str()), "{error}");
     fs::write(folder.path().join("token"), "good").expect("written");
     timeout(LIMIT, changes.wait_for(|s| s.ready)).await.expect("in time").expect("runs");
     client.shutdown().await;

@@ -154,7 +154,7 @@ async fn a_refused_token_and_strange_roots_are_waited_out() {
     fails(&mut status, Code::PeerUntrusted).await;
     assert_eq!(site.calls(), 0, "the token is not sent to whom the roots do not know");
     site.write("ca.crt", &format!("{}{}", stranger.pem(), site.authority.pem()));
-    fails(&mut status, Code::TokenInvalid).await;
+    fails(&mut status, Code::ServiceAccountToken).await;
     let shown = format!("{:?}", *status.borrow());
     assert!(!shown.contains("old"), "{shown}");
     site.write("token", "first");
@@ -176,7 +176,7 @@ async fn renewal_is_by_certificate_and_joining_mends_what_it_cannot() {
     assert_eq!(site.last_peer(), Some(site.authority.account("web")), "by mutual TLS");
     // The authority takes the certificate no more, and no token yet.
     site.service.refuses_renewals.store(true, Ordering::SeqCst);
-    fails(&mut status, Code::TokenInvalid).await;
+    fails(&mut status, Code::ServiceAccountToken).await;
     site.know("second", "web");
     site.write("token", "second");
     let third = next(&handle, &second).await;

@@ -210,7 +210,7 @@ impl IdentityService for Service {
                 let token = text("authorization").and_then(|t| t.strip_prefix("Bearer "));
                 let accounts = self.accounts.lock().expect("lock");
                 token.and_then(|token| accounts.get(token)).cloned().ok_or_else(|| {
-                    Status::unauthenticated("RC0402: the API server does not know this token")
+                    Status::unauthenticated("RC0418: the API server does not know this token")
                 })?
             }
             _ => return Err(Status::unauthenticated("RC0401: no credential")),

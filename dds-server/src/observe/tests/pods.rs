@@ -147,7 +147,7 @@ async fn an_open_stream_follows_the_labels_of_its_pod_to_its_end() {
     site.pods.apply(PodEvent::Deleted { uid: "a".into() });
     let ended = early.next().await.expect_err("ended");
     assert_eq!(ended.code(), tonic::Code::Unauthenticated);
-    assert!(ended.message().starts_with(Code::IdentityEnded.as_str()), "{ended}");
+    assert!(ended.message().starts_with(Code::PodGone.as_str()), "{ended}");
     assert!(fresh.is_quiet().await);
     let mut again = site.client("a", &[]).await;
     site.pods.found(&pod("a"), None);
