@@ -1,19 +1,19 @@
 //! The trust bundle in every namespace.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{ConfigMap, Namespace, ResourceQuota},
+    core::v1::{ConfigMap, Namespace, Pod, ResourceQuota},
 };
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use rulecast_ca::kubernetes::{BundlesConfig, KubernetesCa};
+use rulecast_ca::kubernetes::{BundlesConfig, KubernetesCa, webhook::WebhookConfig};
 use serde_json::json;
 
-use crate::site::{Ca, SECRET, Site, TRUST_DOMAIN, until};
+use crate::site::{Ca, SECRET, Site, TRUST_DOMAIN, pod, pods, until};
 
 const BUNDLE: &str = "rulecast-trust-bundle";
 
@@ -177,10 +177,8 @@ async fn another_replica_leads_when_the_leader_goes() {
     };
     let first = until("a leader", &holder).await;
     replicas.remove(&first).expect("one of ours").stop().await;
-    let second = until("another leader", async || {
-        holder().await.filter(|holder| *holder != first)
-    })
-    .await;
+    let second =
+        until("another leader", async || holder().await.filter(|holder| *holder != first)).await;
     assert!(replicas.contains_key(&second));
     good(&site, &site.labelled().await).await;
     // The new leader found it as it should be.
@@ -188,12 +186,67 @@ async fn another_replica_leads_when_the_leader_goes() {
     assert_eq!(after.metadata.resource_version, before.metadata.resource_version);
 }
 
+/// A configuration by which the API server calls `ca` for pods of this namespace.
+async fn configuration(site: &Site, namespace: &str, listen: SocketAddr) {
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": site.namespace.name()},
+        "webhooks": [{
+            "name": "inject.rulecast.io",
+            "clientConfig": {"url": format!("https://{listen}/inject")},
+            "namespaceSelector": {"matchLabels": {"only": namespace}},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                       "resources": ["pods"]}],
+            "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        }],
+    });
+    let arguments = ["create", "-f", "-"];
+    let made = site.cluster.kubectl_with(&arguments, &configuration.to_string()).await;
+    made.expect("kubectl").success().expect("a configuration");
+    let label = format!("only={namespace}");
+    let labelled = site.cluster.kubectl(&["label", "namespace", namespace, &label]).await;
+    labelled.expect("kubectl").success().expect("labelled");
+}
+
+/// Waits until a pod of the namespace is given the authority's address by our webhook.
+async fn injected(site: &Site, namespace: &str) {
+    let pod = json!({
+        "metadata": {"generateName": "web-", "labels": {"rulecast.io/inject": "true"}},
+        "spec": {
+            "serviceAccountName": "default",
+            "containers": [{"name": "main", "image": "none.invalid/none"}],
+        },
+    });
+    let pod: Pod = serde_json::from_value(pod).expect("a pod");
+    until("trust in a pod", async || {
+        let made = pods(&site.cluster, namespace).create(&PostParams::default(), &pod).await;
+        let spec = made.ok()?.spec?;
+        let env = spec.containers.into_iter().next()?.env?;
+        env.into_iter().find(|env| env.name == "RULECAST_CA_ADDRESS")
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn another_root_goes_to_every_namespace() {
+async fn another_root_goes_to_namespaces_pods_and_the_webhook() {
     let site = Site::new().await;
     let namespace = site.labelled().await;
-    let ca = Ca::start(replica(&site, "replica-0")).await;
+    let mut config = replica(&site, "replica-0");
+    let mut webhook = WebhookConfig::in_namespace(&site.namespace);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    webhook.listen = free.local_addr().expect("bound");
+    drop(free);
+    webhook.hosts = vec!["127.0.0.1".into()];
+    webhook.configuration = site.namespace.name().into();
+    configuration(&site, &namespace, webhook.listen).await;
+    config.webhook = Some(webhook);
+    let ca = Ca::start(config).await;
     let before = good(&site, &namespace).await;
+    injected(&site, &namespace).await;
+    let web = pod(&site.cluster, &site.namespace, "web-0", "web", None).await;
+    let token = site.token(&web).await;
+    let joined = site.join(&ca, &token).await.expect("joined");
+
     let other = rulecast_ca::authority::Parts::generate(TRUST_DOMAIN).expect("made");
     let data = json!({"stringData": {
         "root.pem": *other.root,
@@ -202,7 +255,12 @@ async fn another_root_goes_to_every_namespace() {
     }});
     let patch = Patch::Merge(data);
     site.secrets().patch(SECRET, &PatchParams::default(), &patch).await.expect("replaced");
+    // The next look is within half a minute.
     let after = good(&site, &namespace).await;
     assert_ne!(after.data, before.data);
+    let anew = until("the new root", async || site.join(&ca, &token).await.ok()).await;
+    assert_ne!(anew.bundle.roots(), joined.bundle.roots());
+    assert_eq!(anew.bundle.roots(), site.roots().await);
+    injected(&site, &namespace).await;
     ca.stop().await;
 }

@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::json;
 use time::OffsetDateTime;
 
-use crate::site::{SECRET, Site, TRUST_DOMAIN, key, new_key, pod, until};
+use crate::site::{SECRET, Site, TRUST_DOMAIN, new_key, pod, until};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -251,24 +251,6 @@ async fn a_secret_that_is_gone_ends_nothing_and_is_not_made_anew() {
     write_aged(&site, DAY * 300).await;
     let other = secret.look(&held).await.expect("an answer").expect("another one");
     assert_ne!(other.bundle().roots(), held.bundle().roots());
-}
-
-#[tokio::test]
-async fn a_replica_that_runs_takes_another_root() {
-    let site = Site::new().await;
-    let ca = site.start().await;
-    let web = pod(&site.cluster, &site.namespace, "web-0", "web", None).await;
-    let token = site.token(&web).await;
-    let before = site.join(&ca, &token).await.expect("joined");
-    site.secrets().delete(SECRET, &DeleteParams::default()).await.expect("deleted");
-    write_aged(&site, DAY * 300).await;
-    // Its next look is within half a minute. The new root vouches for it then.
-    let after = until("the new root", async || site.join(&ca, &token).await.ok()).await;
-    assert_ne!(after.bundle.roots(), before.bundle.roots());
-    assert_eq!(after.bundle.roots(), site.roots().await);
-    let (_, _, uid) = key(&web);
-    let peer = rulecast_identity::PeerIdentity::from_der(&after.chain[0]).expect("ours");
-    assert_eq!(peer.facts.and_then(|facts| facts.pod).expect("a pod").uid, uid);
 }
 
 #[tokio::test]

@@ -53,7 +53,9 @@ const RULES: &str = r#"[
   {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]},
   {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
   {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["rulecast-trust-bundle"],
-   "verbs": ["list", "watch", "patch"]}
+   "verbs": ["list", "watch", "patch"]},
+  {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"],
+   "resourceNames": ["rulecast-pod-trust"], "verbs": ["list", "watch", "patch"]}
 ]"#;
 /// And in its own namespace.
 const OWN_RULES: &str = r#"[
@@ -83,11 +85,14 @@ impl Site {
             cluster.kubeconfig_for(&namespace, "rulecast-ca").await.expect("kubeconfig");
         let name = namespace.name();
         let rules = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+        let mut cluster_rules = rules(RULES);
+        // Here each site has a configuration of its own.
+        cluster_rules[5]["resourceNames"][0] = name.into();
         let rbac = "rbac.authorization.k8s.io";
         let subject = json!([{"kind": "ServiceAccount", "name": "rulecast-ca", "namespace": name}]);
         let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
             {"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole",
-             "metadata": {"name": name}, "rules": rules(RULES)},
+             "metadata": {"name": name}, "rules": cluster_rules},
             {"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding",
              "metadata": {"name": name}, "subjects": subject,
              "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name}},
