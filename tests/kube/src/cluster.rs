@@ -41,7 +41,11 @@ impl Cluster {
         /// Lives as long as the process: a static is never dropped.
         static OF_THE_PROCESS: OnceCell<Server> = OnceCell::const_new();
         let access = match env::var_os(SHARED_ENV).filter(|folder| !folder.is_empty()) {
-            Some(folder) => Access::new(Path::new(&folder)),
+            Some(folder) => {
+                let access = Access::new(Path::new(&folder));
+                access.url().with_context(|| format!("{SHARED_ENV} is wrong or outdated"))?;
+                access
+            }
             None => OF_THE_PROCESS.get_or_try_init(|| Server::start(&[])).await?.access().clone(),
         };
         let cluster = Self::new(access, None).await?;

@@ -185,3 +185,23 @@ async fn clients_go_through_a_proxy() {
     assert_eq!(code(&denied.expect_err("nothing was granted")), 403);
     assert!(proxy.accepted() > before);
 }
+
+#[tokio::test]
+async fn definitions_are_served_with_the_rules_that_the_server_knows() {
+    let cluster = Cluster::shared().await.expect("server");
+    let (one, other) = tokio::join!(cluster.apply_crds(), cluster.apply_crds());
+    one.and(other).expect("applied by both who ask");
+    let knows_cel = cluster.minor_version().await.expect("version") >= 25;
+    let ours = cluster.crds().await.expect("ours");
+    assert!(ours.iter().any(|crd| crd.to_string().contains("x-kubernetes-validations")));
+    for crd in ours {
+        let name = crd["metadata"]["name"].as_str().expect("name");
+        // No wait here: the kind is served already.
+        cluster.kubectl(&["get", name]).await.and_then(|output| output.success()).expect("served");
+        let get = ["get", "crd", name, "--output=json"];
+        let there = cluster.kubectl(&get).await.and_then(|output| output.success()).expect("crd");
+        let has_cel = there.contains("x-kubernetes-validations");
+        let wants_cel = knows_cel && crd.to_string().contains("x-kubernetes-validations");
+        assert_eq!(has_cel, wants_cel, "{name}");
+    }
+}
