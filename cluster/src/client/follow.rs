@@ -3,7 +3,7 @@
 
 use std::{
     error::Error,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -40,6 +40,8 @@ struct Shared {
 
 struct Looked {
     at: Instant,
+    /// When the plugin was last asked, if there is one.
+    asked: Instant,
     complaint: Option<String>,
 }
 
@@ -67,18 +69,21 @@ impl Follow {
     pub(super) async fn start(source: Source) -> Result<(Self, kube::Config), ClusterError> {
         let from = source.clone();
         let (epoch, config) = blocking(move || Epoch::load(&from)).await?;
+        let now = Instant::now();
         let shared = Shared {
             source,
             current: ArcSwap::from_pointee(epoch),
-            looked: Mutex::new(Looked { at: Instant::now(), complaint: None }),
+            looked: Mutex::new(Looked { at: now, asked: now, complaint: None }),
             looking: tokio::sync::Mutex::new(()),
         };
         Ok((Self(Arc::new(shared)), config))
     }
 
     async fn serve(self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
-        if self.looked().elapsed() >= LOOK {
-            self.look(&self.0.current.load_full(), false).await;
+        if let Some(due) = Instant::now().checked_sub(LOOK)
+            && self.looked().at < due
+        {
+            self.look(&self.0.current.load_full(), due, false).await;
         }
         let used = self.0.current.load_full();
         let again = copy(&request);
@@ -89,7 +94,7 @@ impl Follow {
         }
         // The server may have a new certificate, or the credentials may have been replaced
         // since: the files know.
-        let changed = self.look(&used, refused).await;
+        let changed = self.look(&used, Instant::now(), refused).await;
         // Sent again only where the server has certainly not acted on it.
         let unsent = refused || matches!(&answer, Err(e) if not_connected(e.as_ref()));
         match again {
@@ -100,18 +105,23 @@ impl Follow {
         }
     }
 
-    fn looked(&self) -> Instant {
-        self.0.looked.lock().unwrap_or_else(PoisonError::into_inner).at
+    fn looked(&self) -> MutexGuard<'_, Looked> {
+        self.0.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the files; whether something else than `used` is in force now.
-    async fn look(&self, used: &Arc<Epoch>, refused: bool) -> bool {
+    /// Looks at the files, unless somebody has since `since`; whether something else than
+    /// `used` is in force now.
+    async fn look(&self, used: &Arc<Epoch>, since: Instant, refused: bool) -> bool {
         let _one = self.0.looking.lock().await;
         if !Arc::ptr_eq(&self.0.current.load(), used) {
             return true;
         }
+        if self.looked().at > since {
+            return false;
+        }
+        let begun = Instant::now();
         // A plugin is a process each time, so it is not asked at every refusal.
-        let ask_plugin = used.plugin && refused && self.looked().elapsed() >= LOOK;
+        let ask_plugin = used.plugin && refused && self.looked().asked.elapsed() >= LOOK;
         let (source, epoch) = (self.0.source.clone(), used.clone());
         let outcome = blocking(move || {
             let changed: Vec<_> = epoch.files.iter().filter(|file| file.changed()).collect();
@@ -122,8 +132,11 @@ impl Follow {
             Ok(Some((new, format!("{changed:?}"))))
         })
         .await;
-        let mut looked = self.0.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        looked.at = Instant::now();
+        let mut looked = self.looked();
+        looked.at = begun;
+        if ask_plugin {
+            looked.asked = begun;
+        }
         match outcome {
             Ok(None) => {
                 looked.complaint = None;
@@ -131,7 +144,7 @@ impl Follow {
             }
             Ok(Some((epoch, files))) => {
                 looked.complaint = None;
-                info!(%files, "follow the changed credentials for the API server");
+                info!(%files, "follow the new credentials for the API server");
                 self.0.current.store(Arc::new(epoch));
                 true
             }

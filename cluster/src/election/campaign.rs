@@ -231,3 +231,31 @@ impl Runner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mended(duration: u64, deadline: u64, retry: u64) -> (u64, u64, u64) {
+        let Times { duration, deadline, retry } = times(&ElectionConfig {
+            duration: Duration::from_millis(duration),
+            deadline: Duration::from_millis(deadline),
+            retry: Duration::from_millis(retry),
+            ..ElectionConfig::new("default", "lease", "me")
+        });
+        let millis = |time: Duration| u64::try_from(time.as_millis()).expect("short");
+        (millis(duration), millis(deadline), millis(retry))
+    }
+
+    #[test]
+    fn times_that_make_no_sense_are_mended() {
+        assert_eq!(mended(15_000, 10_000, 2_000), (15_000, 10_000, 2_000));
+        // A Lease knows whole seconds only.
+        assert_eq!(mended(3_900, 2_000, 500), (3_000, 2_000, 500));
+        assert_eq!(mended(3_900, 3_500, 500), (3_000, 2_000, 500));
+        assert_eq!(mended(15_000, 15_000, 2_000), (15_000, 10_000, 2_000));
+        assert_eq!(mended(0, 0, 0), (1_000, 100, 10));
+        assert_eq!(mended(15_000, 9_000, 20_000), (15_000, 9_000, 3_000));
+        assert_eq!(mended(86_400_000, 10_000, 2_000), (3_600_000, 10_000, 2_000));
+    }
+}

@@ -53,8 +53,8 @@ impl Leadership {
 
     /// Waits until it leads; never ends once the campaign has.
     pub async fn wait(&mut self) {
-        if self.state.wait_for(|term| term.is_some()).await.is_err() {
-            std::future::pending::<()>().await;
+        while !self.leads() {
+            self.changed().await;
         }
     }
 
@@ -108,6 +108,11 @@ impl Teller {
 
     /// Leads until then, unless it is told otherwise before; whether that is a new term.
     pub(super) fn leads(&mut self, until: Instant) -> bool {
+        // A term that ran out while nobody looked is over, though the Lease was kept.
+        let over = self.state.borrow().as_ref().is_some_and(|term| term.until <= Instant::now());
+        if over {
+            self.ends();
+        }
         let terms = &mut self.terms;
         self.state.send_if_modified(|term| match term {
             Some(term) => {
@@ -140,5 +145,84 @@ impl Teller {
 impl Drop for Teller {
     fn drop(&mut self) {
         self.ends();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn it_leads_until_its_time_and_no_moment_longer() {
+        let (mut teller, mut leadership) = Teller::new();
+        assert!(!leadership.leads());
+        assert!(teller.leads(Instant::now() + SECOND));
+        leadership.changed().await;
+        let term = leadership.term().expect("it leads");
+        assert!(!teller.leads(Instant::now() + 2 * SECOND), "the same term");
+        assert_eq!(leadership.term().expect("it leads").number(), term.number());
+        sleep(2 * SECOND).await;
+        // Nobody has said so yet, as after a pause of the process.
+        assert!(!leadership.leads());
+        assert!(!term.ended().is_cancelled());
+        assert!(teller.leads(Instant::now() + SECOND), "a new term after such a pause");
+        assert!(term.ended().is_cancelled());
+        let term = leadership.term().expect("it leads");
+        assert_eq!(term.number(), 2);
+        assert!(teller.ends());
+        assert!(term.ended().is_cancelled());
+        assert!(!teller.ends());
+        assert!(teller.leads(Instant::now() + SECOND));
+        assert_eq!(leadership.term().expect("it leads").number(), term.number() + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_done_once_a_term_and_cut_with_it() {
+        let (mut teller, leadership) = Teller::new();
+        let (begun, mut terms) = tokio::sync::mpsc::unbounded_channel();
+        let working = tokio::spawn({
+            let leadership = leadership.clone();
+            async move {
+                let work = |term: Term| {
+                    let begun = begun.clone();
+                    async move {
+                        let _ = begun.send(term.number());
+                        // The second term's work ends by itself, the others' do not.
+                        if term.number() != 2 {
+                            std::future::pending::<()>().await;
+                        }
+                    }
+                };
+                leadership.lead(work).await;
+            }
+        });
+        for term in 1..=3 {
+            teller.leads(Instant::now() + SECOND);
+            assert_eq!(terms.recv().await, Some(term));
+            if term != 2 {
+                tokio::time::timeout(SECOND, teller.idle()).await.expect_err("it works");
+            }
+            teller.ends();
+            teller.idle().await;
+            assert!(terms.try_recv().is_err(), "once a term");
+        }
+        drop(teller);
+        working.await.expect("it ends with the campaign");
+    }
+
+    #[tokio::test]
+    async fn a_campaign_that_is_dropped_leads_no_more() {
+        let (mut teller, leadership) = Teller::new();
+        teller.leads(Instant::now() + 3600 * SECOND);
+        let term = leadership.term().expect("it leads");
+        drop(teller);
+        assert!(!leadership.leads());
+        assert!(term.ended().is_cancelled());
     }
 }

@@ -5,6 +5,8 @@
 mod client;
 #[path = "cluster/election.rs"]
 mod election;
+#[path = "cluster/http1.rs"]
+mod http1;
 
 use std::{path::Path, time::Duration};
 

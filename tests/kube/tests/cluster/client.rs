@@ -41,7 +41,10 @@ async fn requests_share_a_connection_and_say_who_asks() {
 
     let namespace = cluster.namespace("agent").await.expect("namespace");
     let api: Api<ConfigMap> = Api::namespaced(connect(&cluster.kubeconfig()).await, &namespace);
-    let made = api.create(&PostParams::default(), &named("mine")).await.expect("created");
+    // Nobody manages what has no fields.
+    let data = Some([("key".to_owned(), "value".to_owned())].into());
+    let object = ConfigMap { data, ..named("mine") };
+    let made = api.create(&PostParams::default(), &object).await.expect("created");
     // The server takes the manager's name from the user agent, up to the first slash.
     let managers = made.metadata.managed_fields.unwrap_or_default();
     assert_eq!(managers[0].manager.as_deref(), Some("rulecast"));
@@ -158,6 +161,45 @@ async fn a_new_token_is_followed_though_the_old_one_still_serves() {
 }
 
 #[tokio::test]
+async fn a_refused_plugin_is_asked_again() {
+    let cluster = Cluster::shared().await.expect("server");
+    let namespace = cluster.namespace("plugin").await.expect("namespace");
+    let filed = cluster.kubeconfig_for(&namespace, "reader").await.expect("kubeconfig");
+    let good = fs::read_to_string(filed.with_file_name("token")).expect("a token");
+    let folder = tempfile::tempdir().expect("folder");
+    let credential = folder.path().join("credential");
+    let put = |token: &str| {
+        let text = serde_json::json!({
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "kind": "ExecCredential",
+            "status": { "token": token },
+        });
+        fs::write(&credential, text.to_string()).expect("written");
+    };
+    put("expired");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "it",
+        "contexts": [{ "name": "it", "context": { "cluster": "it", "user": "it" } }],
+        "clusters": [{ "name": "it", "cluster": {
+            "server": cluster.url(), "certificate-authority": cluster.ca_file(),
+        } }],
+        "users": [{ "name": "it", "user": { "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "cat", "args": [credential], "interactiveMode": "Never",
+        } } }],
+    });
+    fs::write(&kubeconfig, text.to_string()).expect("written");
+    let api: Api<ConfigMap> = Api::namespaced(connect(&kubeconfig).await, &namespace);
+    let list = async || status(api.list(&ListParams::default()).await);
+    assert_eq!(list().await, 401);
+    put(&good);
+    eventually("goes by the new token", FOLLOWED, || async { list().await == 403 }).await;
+}
+
+#[tokio::test]
 async fn private_a_new_authority_of_the_server_is_followed() {
     let cluster = Cluster::start().await.expect("server");
     let proxy = Proxy::start(cluster.addr()).await.expect("proxy");
@@ -172,4 +214,27 @@ async fn private_a_new_authority_of_the_server_is_followed() {
 
     cluster.restart_api_server().await.expect("restarted");
     eventually("works again", Duration::from_secs(5), || lists(&api)).await;
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_over_a_change_of_the_files() {
+    let cluster = Cluster::shared().await.expect("server");
+    let namespace = cluster.namespace("goes-on").await.expect("namespace");
+    let proxy = Proxy::start(cluster.addr()).await.expect("proxy");
+    let kubeconfig = cluster.kubeconfig_via(&proxy);
+    let api: Api<ConfigMap> = Api::namespaced(connect(&kubeconfig).await, &namespace);
+    let version = api.list(&ListParams::default()).await.expect("a list").metadata.resource_version;
+    let version = version.expect("a version");
+    let mut watch = api.watch(&WatchParams::default(), &version).await.expect("a watch").boxed();
+    let before = proxy.accepted();
+    let text = fs::read_to_string(&kubeconfig).expect("a kubeconfig");
+    fs::write(&kubeconfig, format!("{text}\n")).expect("written");
+    eventually("takes a new connection", FOLLOWED, || async {
+        assert!(lists(&api).await);
+        proxy.accepted() > before
+    })
+    .await;
+    api.create(&PostParams::default(), &named("late")).await.expect("created");
+    let event = timeout(NOTICED, watch.next()).await.expect("an event");
+    event.expect("the watch has not ended").expect("a good one");
 }
