@@ -52,6 +52,11 @@ impl Labels {
         Self(Arc::new(all.filter(|(name, _)| !NOISE.contains(&name.as_str())).collect()))
     }
 
+    /// Whether somebody else has the same ones in memory.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// As a map.
     pub fn as_map(&self) -> &BTreeMap<String, String> {
         &self.0

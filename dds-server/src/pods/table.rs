@@ -35,6 +35,7 @@ pub enum PodEvent {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pods: HashMap<Arc<str>, Labels>,
+    shapes: Shapes,
     /// The pods of the list under way.
     listing: Option<HashSet<Arc<str>>>,
     /// A list was complete.
@@ -42,6 +43,28 @@ pub(super) struct Table {
     followed: HashMap<Arc<str>, Followed>,
     /// Followed, and not known to the watch, so the API server is to be asked.
     doubtful: HashSet<Arc<str>>,
+}
+
+/// Label sets, each kept once: pods of one template have the same.
+#[derive(Debug, Default)]
+struct Shapes {
+    all: HashSet<Labels>,
+    /// With so many, those that nobody has any more are let go.
+    sweep_at: usize,
+}
+
+impl Shapes {
+    fn share(&mut self, labels: Labels) -> Labels {
+        if let Some(same) = self.all.get(&labels) {
+            return same.clone();
+        }
+        if self.all.len() >= self.sweep_at {
+            self.all.retain(Labels::is_shared);
+            self.sweep_at = 2 * self.all.len() + 64;
+        }
+        self.all.insert(labels.clone());
+        labels
+    }
 }
 
 #[derive(Debug)]
@@ -55,6 +78,7 @@ impl Table {
         match event {
             PodEvent::Listing => self.listing = Some(HashSet::new()),
             PodEvent::Present { uid, labels } => {
+                let labels = self.shapes.share(labels);
                 if let Some(listing) = &mut self.listing {
                     listing.insert(uid.clone());
                 }
@@ -161,6 +185,11 @@ impl Table {
 
     pub(super) fn len(&self) -> usize {
         self.pods.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn shapes(&self) -> usize {
+        self.shapes.all.len()
     }
 
     pub(super) fn followed(&self) -> usize {

@@ -58,6 +58,21 @@ fn a_pod_is_followed_from_its_list_to_its_end() {
 }
 
 #[test]
+fn labels_are_kept_once_and_let_go() {
+    let mut table = Table::default();
+    let uid = |n: u32| -> Arc<str> { n.to_string().into() };
+    for n in 0..1000 {
+        table.apply(PodEvent::Present { uid: uid(n), labels: labels(7) });
+    }
+    assert_eq!(table.shapes(), 1);
+    // One pod that changes its labels all the time.
+    for version in 0..10_000 {
+        table.apply(PodEvent::Present { uid: uid(0), labels: labels(version) });
+    }
+    assert!(table.shapes() < 200, "{}", table.shapes());
+}
+
+#[test]
 fn a_fresh_pod_is_asked_about_once() {
     let pods = Pods::new();
     list(&pods, &[]);
