@@ -192,8 +192,9 @@ impl Reviewer {
                     code: 403,
                     reason: "Forbidden",
                     message: "the pod asks for trust by the label dubbo-ca.inject, and Rulecast's \
-                              authority runs without compat.dubbo; switch it on, or label the \
-                              pod dubbo-ca.inject: \"false\""
+                              authority runs without compat-dubbo \
+                              (RULECAST_CA_COMPAT_DUBBO=true); switch it on, or label the pod \
+                              dubbo-ca.inject: \"false\""
                         .into(),
                 });
             }

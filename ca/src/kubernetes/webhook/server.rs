@@ -244,10 +244,9 @@ async fn review(shared: Arc<Shared>, asked: Asked, request: Request) -> Response
 }
 
 async fn answer(shared: &Arc<Shared>, asked: Asked, request: Request) -> Result<Answer, Unread> {
-    let declared = match request.headers().get(CONTENT_LENGTH) {
-        Some(len) => Some(len.to_str().ok().and_then(|len| len.parse().ok()).unwrap_or(usize::MAX)),
-        None => None,
-    };
+    let declared = request.headers().get(CONTENT_LENGTH);
+    let declared = declared
+        .map(|len| len.to_str().ok().and_then(|len| len.parse().ok()).unwrap_or(usize::MAX));
     let len = declared.unwrap_or(MAX_BODY);
     if len > MAX_BODY {
         return Err(Unread::TooLong);

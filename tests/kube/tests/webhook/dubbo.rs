@@ -74,7 +74,7 @@ async fn an_authority_without_dubbo_refuses_with_a_reason() {
     let refused =
         site.pods(&namespace).create(&PostParams::default(), &labelled("p", &[OLD])).await;
     let error = refused.expect_err("refused").to_string();
-    assert!(error.contains("runs without compat.dubbo"), "{error}");
+    assert!(error.contains("runs without compat-dubbo"), "{error}");
     assert_eq!(site.count("refused"), 1);
 }
 
