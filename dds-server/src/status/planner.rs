@@ -457,9 +457,9 @@ impl Planner {
         object.failures = object.failures.saturating_add(1);
         let place = (Rank::Changed, now + trouble::wait(object.failures));
         object.known = Known::Unread(place);
-        let first = object.failures == 1;
+        let failures = object.failures;
         self.reads[place.0 as usize].insert((place.1, key.clone()));
-        self.trouble.failed(now, write, first, failure);
+        self.trouble.failed(now, write, failures, failure);
     }
 
     /// When to ask again for [`Planner::next`], or, where [`Planner::wants_look`] says so,

@@ -10,7 +10,7 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use rulecast_api::Code;
 use serde_json::Value;
 use tokio::{
-    sync::watch,
+    sync::{Mutex, OwnedMutexGuard, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -23,13 +23,16 @@ use crate::{
     views::Views,
 };
 
-/// Whether this plane is the one that writes.
-pub trait Lead: Send + 'static {
+/// Whether this plane is the one that writes. Clones share it.
+pub trait Lead: Clone + Send + Sync + 'static {
     /// Whether it leads now.
     fn leads(&self) -> bool;
 
-    /// Waits until that changes; for ever when it cannot.
-    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+    /// Does `work` whenever this plane leads, and drops it as soon as it does not.
+    fn lead<F: Future<Output = ()> + Send>(
+        &self,
+        work: impl FnMut() -> F + Send,
+    ) -> impl Future<Output = ()> + Send;
 }
 
 impl Lead for watch::Receiver<bool> {
@@ -37,9 +40,14 @@ impl Lead for watch::Receiver<bool> {
         *self.borrow()
     }
 
-    async fn changed(&mut self) {
-        if watch::Receiver::changed(self).await.is_err() {
-            std::future::pending().await
+    async fn lead<F: Future<Output = ()> + Send>(&self, mut work: impl FnMut() -> F + Send) {
+        let mut leads = self.clone();
+        while leads.wait_for(|leads| *leads).await.is_ok() {
+            tokio::select! {
+                biased;
+                _ = leads.wait_for(|leads| !*leads) => {}
+                () = work() => {}
+            }
         }
     }
 }
@@ -50,8 +58,8 @@ impl Lead for rulecast_cluster::Leadership {
         rulecast_cluster::Leadership::leads(self)
     }
 
-    async fn changed(&mut self) {
-        rulecast_cluster::Leadership::changed(self).await;
+    async fn lead<F: Future<Output = ()> + Send>(&self, mut work: impl FnMut() -> F + Send) {
+        rulecast_cluster::Leadership::lead(self, |_| work()).await;
     }
 }
 
@@ -59,6 +67,9 @@ impl Lead for rulecast_cluster::Leadership {
 const LOOK: Duration = Duration::from_millis(100);
 /// A look that takes long is followed by a rest so many times as long.
 const REST: u32 = 10;
+
+/// Shortest sleep.
+const TICK: Duration = Duration::from_millis(1);
 
 /// What a step came to.
 enum Landing {
@@ -71,93 +82,117 @@ pub async fn run<L: Lead>(
     store: Arc<dyn Store>,
     views: Views,
     rollout: Rollout,
-    mut lead: L,
+    lead: L,
     config: StatusConfig,
     shutdown: CancellationToken,
 ) {
-    let mut planner = Planner::new(config.clone());
-    let mut advances = views.advances();
-    let mut changes = rollout.changes();
-    let mut flights: FuturesUnordered<BoxFuture<'static, Landing>> = FuturesUnordered::new();
-    // When to look, once something has changed.
-    let mut look_at: Option<Instant> = None;
-    let mut rested = Instant::now();
-    loop {
-        let now = Instant::now();
-        let leads = lead.leads();
-        if leads != planner.leads() {
-            info!(leads, "{}", if leads { "writes status" } else { "no longer writes status" });
-            planner.set_leading(now.into_std(), leads);
-            // What is under way is given up with the lead.
-            flights.clear();
-            look_at = leads.then_some(now);
-        }
-        if !leads {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = lead.changed() => continue,
-            }
-        }
-        if look_at.is_some_and(|at| at <= now) || planner.wants_look(now.into_std()) {
-            look_at = None;
-            advances.mark_unchanged();
-            changes.mark_unchanged();
-            let begun = std::time::Instant::now();
-            look(&mut planner, &views, &rollout, &config, now);
-            rested = now + LOOK.max(begun.elapsed() * REST);
-        }
-        while let Some(step) = planner.next(now.into_std(), SystemTime::now()) {
-            flights.push(carry(store.clone(), step, config.timeout));
-        }
-        match planner.take_notice() {
-            Some(Notice::Failing { objects, failure }) => warn!(
-                code = %failure.code, objects, reason = %failure.reason,
-                "status cannot be written; it is tried again"
-            ),
-            Some(Notice::Recovered) => info!("status can be written again"),
-            None => {}
-        }
-        let deadline = planner.deadline().map(Instant::from_std);
-        let wake = deadline.into_iter().chain(look_at).min();
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            () = lead.changed() => {}
-            Some(landing) = flights.next(), if !flights.is_empty() => {
-                let now = Instant::now().into_std();
-                match landing {
-                    Landing::Read(ticket, result) => planner.on_read(now, ticket, result),
-                    Landing::Written(ticket, result) => planner.on_written(now, ticket, result),
-                }
-            }
-            // Views and rollout hold their senders.
-            _ = advances.changed(), if look_at.is_none() => look_at = Some(rested.max(now)),
-            _ = changes.changed(), if look_at.is_none() => look_at = Some(rested.max(now)),
-            () = tokio::time::sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
-        }
+    // One for all terms: the rates hold across them.
+    let planner = Arc::new(Mutex::new(Planner::new(config.clone())));
+    let writer = Writer { store, views, rollout, lead: lead.clone(), config };
+    let terms = lead.lead(|| writer.clone().write(planner.clone()));
+    shutdown.run_until_cancelled(terms).await;
+}
+
+/// The planner while this plane leads. It forgets everything with the lead.
+struct Term(OwnedMutexGuard<Planner>);
+
+impl Term {
+    fn begin(mut planner: OwnedMutexGuard<Planner>) -> Self {
+        planner.set_leading(Instant::now().into_std(), true);
+        Self(planner)
     }
 }
 
-/// Shows the planner what is in force and who holds it.
-fn look(
-    planner: &mut Planner,
-    views: &Views,
-    rollout: &Rollout,
-    config: &StatusConfig,
-    now: Instant,
-) {
-    // First the views: whoever reports later can only be further.
-    let shown = views.shown();
-    let none = HashMap::new();
-    let rollouts: BTreeMap<_, _> = shown
-        .snapshot
-        .kinds()
-        .map(|kind| {
-            let views = shown.views.get(&kind).unwrap_or(&none);
-            (kind, rollout.kind_at(kind, views, now.into_std(), config.ack_deadline))
-        })
-        .collect();
-    planner.observe(now.into_std(), shown.snapshot, rollouts);
+impl Drop for Term {
+    fn drop(&mut self) {
+        self.0.set_leading(Instant::now().into_std(), false);
+    }
+}
+
+#[derive(Clone)]
+struct Writer<L> {
+    store: Arc<dyn Store>,
+    views: Views,
+    rollout: Rollout,
+    lead: L,
+    config: StatusConfig,
+}
+
+impl<L: Lead> Writer<L> {
+    /// Writes until it is dropped, and with it all that is under way.
+    async fn write(self, planner: Arc<Mutex<Planner>>) {
+        info!("this plane writes the status of rules");
+        let mut term = Term::begin(planner.lock_owned().await);
+        let planner = &mut *term.0;
+        let mut advances = self.views.advances();
+        let mut changes = self.rollout.changes();
+        let mut flights: FuturesUnordered<BoxFuture<'static, Landing>> = FuturesUnordered::new();
+        let begun = Instant::now();
+        // When to look, once something has changed.
+        let mut look_at = Some(begun);
+        let mut rested = begun;
+        loop {
+            let now = Instant::now();
+            if look_at.is_some_and(|at| at <= now) || planner.wants_look(now.into_std()) {
+                look_at = None;
+                advances.mark_unchanged();
+                changes.mark_unchanged();
+                let begun = std::time::Instant::now();
+                self.look(planner, now);
+                rested = now + LOOK.max(begun.elapsed() * REST);
+            }
+            // After a pause of the process the lead may be over, and nobody has said so yet.
+            while self.lead.leads()
+                && let Some(step) = planner.next(now.into_std(), SystemTime::now())
+            {
+                flights.push(carry(self.store.clone(), step, self.config.timeout));
+            }
+            tell(planner.take_notice());
+            let deadline = planner.deadline().map(Instant::from_std);
+            let wake = deadline.into_iter().chain(look_at).min().map(|wake| wake.max(now + TICK));
+            tokio::select! {
+                Some(landing) = flights.next(), if !flights.is_empty() => {
+                    let now = Instant::now().into_std();
+                    match landing {
+                        Landing::Read(ticket, result) => planner.on_read(now, ticket, result),
+                        Landing::Written(ticket, result) => planner.on_written(now, ticket, result),
+                    }
+                }
+                // Views and rollout hold their senders.
+                _ = advances.changed(), if look_at.is_none() => look_at = Some(rested.max(now)),
+                _ = changes.changed(), if look_at.is_none() => look_at = Some(rested.max(now)),
+                () = tokio::time::sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
+            }
+        }
+    }
+
+    /// Shows the planner what is in force and who holds it.
+    fn look(&self, planner: &mut Planner, now: Instant) {
+        // First the views: whoever reports later can only be further.
+        let shown = self.views.shown();
+        let none = HashMap::new();
+        let deadline = self.config.ack_deadline;
+        let rollouts: BTreeMap<_, _> = shown
+            .snapshot
+            .kinds()
+            .map(|kind| {
+                let views = shown.views.get(&kind).unwrap_or(&none);
+                (kind, self.rollout.kind_at(kind, views, now.into_std(), deadline))
+            })
+            .collect();
+        planner.observe(now.into_std(), shown.snapshot, rollouts);
+    }
+}
+
+fn tell(notice: Option<Notice>) {
+    match notice {
+        Some(Notice::Failing { objects, failure }) => warn!(
+            code = %failure.code, objects, reason = %failure.reason,
+            "status cannot be written; it is tried again"
+        ),
+        Some(Notice::Recovered) => info!("status can be written again"),
+        None => {}
+    }
 }
 
 fn carry(store: Arc<dyn Store>, step: Step, limit: Duration) -> BoxFuture<'static, Landing> {

@@ -53,9 +53,9 @@ impl Trouble {
         self.notice.take()
     }
 
-    /// A read or a write has failed; `first`: its object had not before.
-    pub(super) fn failed(&mut self, now: Instant, write: bool, first: bool, failure: Failure) {
-        self.objects += usize::from(first);
+    /// A read or a write has failed, for the `failures`th time of its object.
+    pub(super) fn failed(&mut self, now: Instant, write: bool, failures: u32, failure: Failure) {
+        self.objects += usize::from(failures == 1);
         if matches!(failure.code, Code::StoreDown | Code::StoreForbidden) {
             let in_a_row = if write { &mut self.writes } else { &mut self.reads };
             *in_a_row = in_a_row.saturating_add(1);
@@ -63,7 +63,9 @@ impl Trouble {
                 self.pause = Some(now + doubled(more).min(LONGEST_PAUSE));
             }
         }
-        if self.told.is_none_or(|told| told + TELL <= now) {
+        // An object that is deleted meanwhile is nothing to speak of.
+        let speaks = failure.code != Code::StoreConflict || failures >= PATTERN;
+        if speaks && self.told.is_none_or(|told| told + TELL <= now) {
             self.told = Some(now);
             self.open = true;
             self.notice = Some(Notice::Failing { objects: self.objects, failure });

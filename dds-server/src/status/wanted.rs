@@ -152,7 +152,7 @@ impl Wanted {
         let valid = facts.stored.is_some_and(|stored| stored.accepted);
         let refusal = |(client, reason): &(String, String)| Refusal {
             client: shorten(client, CLIENT),
-            reason: shorten(reason, REASON),
+            reason: said(reason, REASON),
         };
         let (accepted, programmed) = if valid {
             (Verdict::new(Reason::Accepted, "the rule is valid"), programmed(facts))
@@ -214,9 +214,10 @@ fn programmed(facts: &Facts<'_>) -> Verdict {
         (true, _) => Verdict::new(Reason::Applied, "the clients that should have it apply it"),
     };
     if rejected > 0 {
-        let refusals = facts.rollout.reasons.iter().map(|(client, reason)| {
-            format!("{}: {}", shorten(client, PIECE), shorten(reason, PIECE))
-        });
+        let refusals =
+            facts.rollout.reasons.iter().map(|(client, reason)| {
+                format!("{}: {}", shorten(client, PIECE), said(reason, PIECE))
+            });
         let refusals = list(refusals, rejected);
         return Verdict::new(
             Reason::Rejected,
@@ -337,6 +338,15 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
+/// A client's words. Server-side apply of Kubernetes 1.20 makes null of an empty text in a
+/// list, and then refuses it.
+fn said(reason: &str, limit: usize) -> String {
+    if reason.trim().is_empty() {
+        return "it gave no reason".to_owned();
+    }
+    shorten(reason, limit)
+}
+
 /// At most so many characters, without control characters.
 fn shorten(text: &str, limit: usize) -> String {
     let mut short: String =
@@ -346,4 +356,59 @@ fn shorten(text: &str, limit: usize) -> String {
         short.push('…');
     }
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(rollout: RuleRollout) -> Wanted {
+        let stored = crate::store::conformance::stored("a", "default", "com.A", 1, 1);
+        Wanted::of(&Facts {
+            generation: 1,
+            stored: Some(&stored),
+            problems: &[],
+            rollout: &rollout,
+            ack_deadline: Duration::from_secs(10),
+            latched: false,
+            awaiting: false,
+            good: None,
+            standing: None,
+        })
+    }
+
+    #[test]
+    fn messages_are_short_and_never_empty_whatever_clients_say() {
+        let long = format!("line\n{}", "ä".repeat(5000));
+        let reasons: Vec<_> =
+            [" ", &long, "c", "d", "e"].iter().map(|r| ("x".repeat(2000), (*r).into())).collect();
+        let wanted = of(RuleRollout { matched: 9, rejected: 7, reasons, ..RuleRollout::default() });
+        assert!(wanted.programmed.message.starts_with("7 of 9 clients refuse it: x"));
+        assert!(wanted.programmed.message.ends_with("; and 4 more"));
+        assert!(wanted.programmed.message.chars().count() < 3000);
+        assert_eq!(wanted.reasons[0].reason, "it gave no reason");
+        assert!(wanted.reasons[1].reason.starts_with("line ä"));
+        assert!(wanted.reasons[1].reason.ends_with("ä…"));
+        assert!(wanted.reasons.iter().all(|r| r.client.chars().count() <= CLIENT));
+        let status = wanted.status(None, "2026-11-30T12:00:00Z");
+        assert!(status.conditions.iter().all(|c| !c.message.is_empty()));
+    }
+
+    #[test]
+    fn who_is_late_with_leaving_counts_too() {
+        let rollout = RuleRollout {
+            matched: 3,
+            applied: 3,
+            leaving: 2,
+            lagging_leaving: 1,
+            laggards: vec!["x".into()],
+            ..RuleRollout::default()
+        };
+        let wanted = of(rollout.clone());
+        let told = "1 of 5 clients has not answered within 10 s: x";
+        let programmed = (wanted.programmed.reason, wanted.programmed.message.as_str());
+        assert_eq!((programmed, wanted.settled), ((Reason::Lagging, told), false));
+        let wanted = of(RuleRollout { lagging_leaving: 0, ..rollout });
+        assert_eq!(wanted.programmed.reason, Reason::Pending);
+    }
 }

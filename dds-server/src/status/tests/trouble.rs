@@ -195,3 +195,16 @@ fn while_many_are_read_a_changed_one_goes_first() {
     read(&mut bench);
     assert_eq!(reads[1..], [id("rule-99"), id("new")]);
 }
+
+#[test]
+fn a_write_that_meets_a_deletion_is_not_spoken_of() {
+    let mut bench = Bench::new();
+    let absent = Failure { code: Code::StoreConflict, reason: "it is absent".into() };
+    bench.fails = Some(absent);
+    bench.rule("a", 1, 1);
+    bench.delete("a");
+    assert_eq!((bench.written(), bench.notices.len()), (1, 0));
+    bench.rule("b", 1, 1);
+    bench.pass(secs(10));
+    assert_eq!(bench.notices.len(), 1, "that one is there");
+}
