@@ -47,6 +47,16 @@ async fn transitions(site: &Site) -> Result<i32> {
     Ok(lease.spec.and_then(|spec| spec.lease_transitions).unwrap_or_default())
 }
 
+/// The plane that leads.
+async fn holder(site: &Site) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(site.cluster.client(), SYSTEM);
+    eventually(async || {
+        let spec = leases.get("rulecast-dds").await?.spec;
+        spec.and_then(|spec| spec.holder_identity).filter(|h| !h.is_empty()).context("a holder")
+    })
+    .await
+}
+
 async fn client(site: &Site, replica: usize) -> Result<Client> {
     let pod = json!({ "metadata": { "generateName": "app-" } });
     let sandbox = site.sandbox("shop", &pod).await?;
@@ -117,21 +127,20 @@ async fn everything_restarts(site: &mut Site) -> Result<()> {
                 site.authorities[ca].kill().await?;
                 site.authorities[ca].start()?;
             }
+            "dds leader" => {
+                // A pod that comes instead has another name, so the other one takes the lead.
+                let before = holder(site).await?;
+                let plane = usize::from(before == "dds-1");
+                site.planes[plane].kill().await?;
+                eventually(async || {
+                    ensure!(holder(site).await? != before, "{before} holds the Lease");
+                    Ok(())
+                })
+                .await?;
+                site.planes[plane].start()?;
+            }
             _ => {
-                let mut plane = random.usize(..site.planes.len());
-                if fault == "dds leader" {
-                    let leases: Api<Lease> = Api::namespaced(site.cluster.client(), SYSTEM);
-                    let holder = eventually(async || {
-                        leases
-                            .get("rulecast-dds")
-                            .await?
-                            .spec
-                            .and_then(|s| s.holder_identity)
-                            .context("a holder")
-                    })
-                    .await?;
-                    plane = usize::from(holder == "dds-1");
-                }
+                let plane = random.usize(..site.planes.len());
                 site.planes[plane].kill().await?;
                 site.planes[plane].start()?;
             }

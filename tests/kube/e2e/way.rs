@@ -215,7 +215,7 @@ async fn a_bad_rule_says_so(site: &Site, watchers: &[Watcher]) -> Result<()> {
     }
     eventually(async || {
         let now = rules.get("orders").await?;
-        ensure!(condition(&now, "Accepted") == Some(("True".into(), "Accepted".into())));
+        ensure!(condition(&now, "Accepted") == Some(("True".into(), "Accepted".into())), "{now:?}");
         ensure!(now.data["status"]["lastAccepted"] == Value::Null, "{now:?}");
         Ok(())
     })
