@@ -382,7 +382,7 @@ const GOOD: Times = Times {
 };
 
 fn simulate(seed: u64, times: Times) -> Result<Tally, String> {
-    let crashes = seed % 2 == 0;
+    let crashes = seed.is_multiple_of(2);
     let calls = [0, 5, 30, 60][(seed / 2 % 4) as usize];
     let faults = Faults { until: 600 * SECOND, calls, crashes, deletions: !crashes };
     let mut world = World::new(seed, times, faults);
