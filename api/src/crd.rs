@@ -26,7 +26,7 @@ pub fn definition(kind: Kind) -> Option<Value> {
     let mut status = schema_of::<RuleStatus>();
     // A count that nobody wrote is not known, rather than 0.
     structural::remove_defaults(&mut status);
-    let columns: Vec<Value> = columns(info.columns).iter().map(Column::to_json).collect();
+    let columns: Vec<Value> = columns(info.columns).into_iter().map(Column::into_json).collect();
     Some(json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -103,7 +103,7 @@ fn columns(own: &[Column]) -> Vec<Column> {
 }
 
 impl Column {
-    fn to_json(&self) -> Value {
+    fn into_json(self) -> Value {
         let mut value = json!({ "name": self.name, "type": self.kind, "jsonPath": self.path });
         if self.wide {
             value["priority"] = json!(1);

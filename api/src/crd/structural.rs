@@ -125,3 +125,52 @@ fn paragraphs(text: &str) -> String {
         text.split("\n\n").map(|p| p.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     paragraphs.join("\n\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_json_schema_has_is_rewritten() {
+        let mut schema = json!({
+            "title": "T", "$schema": "s", "type": "object", "additionalProperties": false,
+            "description": "One\nline.\n\nAnother\nparagraph.",
+            "properties": {
+                "text": { "type": ["string", "null"], "default": null },
+                "inner": {
+                    "description": "Here.",
+                    "anyOf": [{ "type": "object", "description": "There." }, { "type": "null" }],
+                },
+                "word": { "description": "Which.", "oneOf": [
+                    { "const": "a", "description": "First." }, { "const": "b" },
+                ]},
+                "count": { "type": "integer", "format": "uint32", "default": 1 },
+                "list": { "type": "array", "items": { "type": "integer", "format": "uint8" } },
+            },
+            "anyOf": [{ "required": ["text"] }, { "required": ["word"] }],
+        });
+        convert(&mut schema);
+        let wanted = json!({
+            "type": "object",
+            "description": "One line.\n\nAnother paragraph.",
+            "properties": {
+                "text": { "type": "string" },
+                "inner": { "type": "object", "description": "Here." },
+                "word": { "type": "string", "description": "Which. a: First.", "enum": ["a", "b"] },
+                "count": { "type": "integer", "format": "int64", "default": 1 },
+                "list": { "type": "array", "items": { "type": "integer", "format": "int32" } },
+            },
+            // Forms of an object, of which none is null.
+            "anyOf": [{ "required": ["text"] }, { "required": ["word"] }],
+        });
+        assert_eq!(schema, wanted);
+        remove_defaults(&mut schema);
+        assert_eq!(schema["properties"]["count"], json!({ "type": "integer", "format": "int64" }));
+    }
+
+    #[test]
+    fn sorting_reaches_every_object() {
+        let sorted = sorted(json!({ "b": [{ "d": 1, "c": 2 }], "a": null }));
+        assert_eq!(sorted.to_string(), r#"{"a":null,"b":[{"c":2,"d":1}]}"#);
+    }
+}
