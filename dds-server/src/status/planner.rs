@@ -455,7 +455,7 @@ impl Planner {
     fn failed(&mut self, now: Instant, key: &Key, failure: Failure, write: bool) {
         let Some(object) = self.objects.get_mut(key) else { return };
         object.failures = object.failures.saturating_add(1);
-        let place = (Rank::Changed, now + trouble::wait(object.failures));
+        let place = (Rank::Changed, now + trouble::wait(object.failures, failure.code));
         object.known = Known::Unread(place);
         let failures = object.failures;
         self.reads[place.0 as usize].insert((place.1, key.clone()));

@@ -9,9 +9,11 @@ use super::planner::{Failure, Notice};
 /// So many failures in a row, of whatever objects, are no object's own.
 const PATTERN: u32 = 3;
 /// The longest pause of everything.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The longest time before an object is tried again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The same where it is not the object's fault: everything pauses then anyway.
+const LONGEST_WAIT_DOWN: Duration = Duration::from_secs(4);
 /// Between notices.
 const TELL: Duration = Duration::from_secs(60);
 
@@ -30,8 +32,9 @@ pub(super) struct Trouble {
 }
 
 /// Before an object is tried again after so many failures.
-pub(super) fn wait(failures: u32) -> Duration {
-    doubled(failures.saturating_sub(1)).min(LONGEST_WAIT)
+pub(super) fn wait(failures: u32, code: Code) -> Duration {
+    let longest = if code == Code::StoreDown { LONGEST_WAIT_DOWN } else { LONGEST_WAIT };
+    doubled(failures.saturating_sub(1)).min(longest)
 }
 
 fn doubled(times: u32) -> Duration {
