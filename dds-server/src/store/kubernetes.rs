@@ -112,13 +112,14 @@ async fn name(api: &Api, hub: &Hub) {
         let epoch = *epochs.borrow_and_update();
         let mut failing = Failing::default();
         loop {
+            let began = Instant::now();
             match api.cluster().await {
                 Ok(uid) => {
                     hub.with(|state| state.name(epoch, &uid));
                     break;
                 }
                 Err(fault) => {
-                    let tell = failing.more(Instant::now());
+                    let tell = failing.more(began);
                     tracing::debug!(?fault, "the cluster's name cannot be read");
                     if tell {
                         hub.with(|state| {

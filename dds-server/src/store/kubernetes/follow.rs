@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// A kind that is missing is looked for so often.
 const MISSING: Duration = Duration::from_secs(1);
-/// A watch that ends sooner counts as a failure.
+/// After a watch that ends sooner there is a pause.
 const SHORT: Duration = Duration::from_secs(1);
 /// Changes taken as one batch.
 const BATCH: usize = 1000;
@@ -55,10 +55,15 @@ pub(super) struct Failing {
 }
 
 impl Failing {
-    /// One more; true: it is time to tell.
-    pub(super) fn more(&mut self, now: Instant) -> bool {
+    /// One more, that was begun then; true: it is time to tell.
+    pub(super) fn more(&mut self, began: Instant) -> bool {
         self.times = self.times.saturating_add(1);
-        now.duration_since(*self.since.get_or_insert(now)) >= PATIENCE
+        self.since.get_or_insert(began).elapsed() >= PATIENCE
+    }
+
+    /// It works again; whether that lasts is not known yet.
+    fn answered(&mut self) {
+        self.since = None;
     }
 
     /// How long to wait before the next attempt.
@@ -107,10 +112,11 @@ impl Follower {
     /// Never ends.
     pub(super) async fn run(mut self) {
         loop {
+            let began = Instant::now();
             match self.list().await {
                 Ok(Some((position, epoch))) => self.watch(position, epoch).await,
                 Ok(None) => {}
-                Err(fault) => self.failed(&fault).await,
+                Err(fault) => self.failed(&fault, began).await,
             }
         }
     }
@@ -180,7 +186,7 @@ impl Follower {
             }
             Taken::Doubted => {}
         }
-        self.recovered();
+        self.failing.answered();
         Ok(Some((at, epoch)))
     }
 
@@ -203,6 +209,7 @@ impl Follower {
                 Ok(None) => return,
                 Ok(Some((lines, silence))) => {
                     self.hub.with(|state| state.set_up(self.kind));
+                    self.failing.answered();
                     self.follow(lines, silence, &mut position, epoch).await
                 }
                 Err(fault) => Left::Failed(fault),
@@ -210,26 +217,27 @@ impl Follower {
             verify = true;
             let short = began.elapsed() < SHORT;
             if !short {
-                self.recovered();
+                self.failing = Failing::default();
             }
             match left {
                 Left::Relist => return,
-                Left::Ended if !short => {}
-                Left::Ended => {
-                    self.failed(&Fault::failed("watch", crd(self.kind), "it ends at once")).await;
+                Left::Ended if short => {
+                    self.failing.more(began);
+                    self.failing.answered();
+                    sleep(self.failing.pause()).await;
                 }
+                Left::Ended => {}
                 // The server has forgotten what came after this position.
                 Left::Failed(Fault { why: Why::Gone, .. })
                 | Left::Broken(Fault { why: Why::Gone, .. }) => return,
                 // What a watch then tells of the time in between would be the end of all objects.
                 Left::Failed(fault) if fault.why == Why::Missing => {
-                    self.failed(&fault).await;
-                    return;
+                    return self.failed(&fault, began).await;
                 }
-                Left::Failed(fault) => self.failed(&fault).await,
+                Left::Failed(fault) => self.failed(&fault, began).await,
                 Left::Broken(fault) => {
-                    self.failed(&fault).await;
-                    return;
+                    tracing::warn!(kind = %self.kind, ?fault, "a watch broke; its rules are listed anew");
+                    return self.failed(&fault, Instant::now()).await;
                 }
             }
         }
@@ -395,10 +403,10 @@ impl Follower {
     }
 
     /// Something failed: says so when it lasts, and waits before the next attempt.
-    async fn failed(&mut self, fault: &Fault) {
+    async fn failed(&mut self, fault: &Fault, began: Instant) {
         let missing = matches!(fault.why, Why::Missing | Why::Going);
         self.vanished |= missing;
-        let tell = self.failing.more(Instant::now());
+        let tell = self.failing.more(began);
         tracing::debug!(kind = %self.kind, ?fault, times = self.failing.times, "rules cannot be read");
         if tell {
             let kind = Some(self.kind);
@@ -411,10 +419,6 @@ impl Follower {
         }
         let pause = self.failing.pause();
         sleep(if missing { pause.min(MISSING) } else { pause }).await;
-    }
-
-    fn recovered(&mut self) {
-        self.failing = Failing::default();
     }
 }
 
