@@ -17,6 +17,7 @@ use crate::{
     authority::{AuthorityHandle, AuthorityUpdater},
     metrics::Metrics,
     place::Source,
+    trouble::Trouble,
 };
 
 /// Life of the authority's own server certificate.
@@ -24,8 +25,6 @@ pub(crate) const OWN_LIFE: Duration = Duration::from_secs(3600);
 /// The place of the authority and the wall clock are looked at this often; a timer
 /// sleeps through a suspended machine.
 const LOOK: Duration = Duration::from_secs(30);
-/// The same trouble is said again after this long.
-const AGAIN: Duration = Duration::from_secs(600);
 
 /// Readiness is blocked by this name when the authority's own certificate has ended.
 const BLOCKER: &str = "authority";
@@ -59,12 +58,16 @@ impl Keeper {
                 match self.look().await {
                     Ok(changed) => {
                         due |= changed;
-                        trouble.over();
+                        if trouble.over() {
+                            info!("the authority's place can be used again");
+                        }
                         self.metrics.in_place(true);
                     }
                     Err(error) => {
                         // What is held signs on until its end.
-                        trouble.say(&error);
+                        if trouble.is_news(&error) {
+                            error!(%error, "the authority's place cannot be used");
+                        }
                         self.metrics.in_place(false);
                     }
                 }
@@ -110,30 +113,6 @@ impl Keeper {
         self.metrics.valid_until(own.not_after, authority.not_after());
         self.identity_updater.replace(own);
         Ok(())
-    }
-}
-
-/// Says a trouble that lasts once in a while, not at every look.
-#[derive(Default)]
-struct Trouble {
-    said: Option<(String, Instant)>,
-}
-
-impl Trouble {
-    fn say(&mut self, error: &CaError) {
-        let text = error.to_string();
-        let said =
-            self.said.as_ref().is_some_and(|(last, at)| *last == text && at.elapsed() < AGAIN);
-        if !said {
-            error!(%error, "the authority's place cannot be used; what is held signs on");
-            self.said = Some((text, Instant::now()));
-        }
-    }
-
-    fn over(&mut self) {
-        if self.said.take().is_some() {
-            info!("the authority's place can be used again");
-        }
     }
 }
 

@@ -69,7 +69,7 @@ impl Metrics {
         );
         registry.register(
             "rulecast_ca_in_place",
-            "Whether the folder or Secret still holds an authority that a restart could open",
+            "Whether the last look found an authority that a restart could open",
             in_place,
         );
         registry.register(

@@ -18,6 +18,7 @@ use super::{FIELD_MANAGER, MANAGED_BY, api_error, in_time};
 use crate::{
     Authority, CaError,
     authority::parts::{ABOUT, INTERMEDIATE, Parts, ROOT, ROOT_KEY, Where},
+    trouble::Trouble,
 };
 
 /// Type of the Secret when it is made here; one of another type is used as well.
@@ -40,6 +41,8 @@ pub struct AuthoritySecret {
     trust_domain: String,
     /// The resourceVersion that was read last.
     version: Option<String>,
+    /// With the renewal of the intermediate.
+    trouble: Trouble,
 }
 
 impl AuthoritySecret {
@@ -51,6 +54,7 @@ impl AuthoritySecret {
             name: name.into(),
             trust_domain: trust_domain.into(),
             version: None,
+            trouble: Trouble::default(),
         }
     }
 
@@ -167,7 +171,9 @@ impl AuthoritySecret {
             // There is half of its time left to mend that.
             Err(error) => {
                 let authority = self.opened(&parts)?;
-                warn!(%error, "the intermediate is not renewed; the one that is held signs on");
+                if self.trouble.is_news(&error) {
+                    warn!(%error, "the intermediate is not renewed; the one that is held signs on");
+                }
                 self.version = version;
                 Ok(Some(authority))
             }

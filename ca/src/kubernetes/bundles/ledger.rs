@@ -90,7 +90,15 @@ struct Slot {
     failures: u32,
     not_before: Option<Instant>,
     queued: Option<Instant>,
-    busy: bool,
+    /// Something is written to it now.
+    write: Option<Write>,
+}
+
+/// A write under way.
+#[derive(Debug, Default)]
+struct Write {
+    /// The watch has told of the bundle since it began, perhaps of what came after it.
+    told: bool,
 }
 
 /// The state of all namespaces.
@@ -135,7 +143,19 @@ impl Ledger {
     /// Something was seen of bundles.
     pub(super) fn bundle(&mut self, step: Step<Digest>, now: Instant) {
         let first = !self.is_complete();
+        let listed = matches!(step, Step::End);
         let names = self.held.take(step);
+        for name in &names {
+            if let Some(Slot { write: Some(write), .. }) = self.slots.get_mut(name) {
+                write.told = true;
+            }
+        }
+        if listed {
+            // Of all of them, also where it is as before.
+            for write in self.slots.values_mut().filter_map(|slot| slot.write.as_mut()) {
+                write.told = true;
+            }
+        }
         self.touch(names, first, now);
     }
 
@@ -149,7 +169,7 @@ impl Ledger {
             let slot = self.slots.entry(name.clone()).or_default();
             slot.queued = None;
             if self.lacks(&name) {
-                self.slots.entry(name.clone()).or_default().busy = true;
+                self.slots.entry(name.clone()).or_default().write = Some(Write::default());
                 return Some(name);
             }
         }
@@ -170,12 +190,15 @@ impl Ledger {
     ) -> Option<Duration> {
         // It may be gone meanwhile.
         let slot = self.slots.get_mut(name)?;
-        slot.busy = false;
+        let told = slot.write.take().is_some_and(|write| write.told);
         let pause = match written {
             Some(digest) => {
                 slot.failures = 0;
-                // Until the watch tells; an older event only leads to another look.
-                self.held.now.insert(name.into(), digest);
+                // Until the watch tells. What it told already may be newer than this; if it
+                // is older, it only leads to another look.
+                if !told {
+                    self.held.now.insert(name.into(), digest);
+                }
                 PAUSE
             }
             None => {
@@ -240,7 +263,7 @@ impl Ledger {
             if let Some(at) = slot.queued.take() {
                 self.queue.remove(&(at, name.to_owned()));
             }
-        } else if !slot.busy && slot.queued.is_none() {
+        } else if slot.write.is_none() && slot.queued.is_none() {
             let at = slot.not_before.map_or(now, |at| at.max(now));
             slot.queued = Some(at);
             self.queue.insert((at, name.to_owned()));

@@ -1,10 +1,12 @@
 //! Who gets a certificate, and who does not.
 
+use std::time::Duration;
+
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
 use kube::api::{Patch, PatchParams};
 use rcgen::{KeyPair, PKCS_RSA_SHA256, SigningKey as _};
 use rulecast_api::Code;
-use rulecast_identity::{AttestedFacts, PeerIdentity, PodFacts, Svid};
+use rulecast_identity::{AttestedFacts, KubernetesCredential, PeerIdentity, PodFacts, Svid};
 use serde_json::{Value, json};
 
 use crate::site::{AUDIENCE, Site, TRUST_DOMAIN, code, delete, key, new_key, pod, pods, until};
@@ -131,6 +133,23 @@ async fn a_pod_that_is_over_gets_nothing_more() {
     pods.patch_status("job", &PatchParams::default(), &over).await.expect("patched");
     assert_eq!(code(site.join(&ca, &token).await), Code::PodGone);
     assert_eq!(code(ca.client().renew(&svid, &new_key(), None).await), Code::PodGone);
+}
+
+#[tokio::test]
+async fn a_pods_certificate_is_renewed_until_its_end_and_not_after() {
+    let site = Site::new().await;
+    let ca = site.start().await;
+    let web = pod(&site.cluster, &site.namespace, "web-0", "web", None).await;
+    let credential =
+        KubernetesCredential { token: site.token(&web).await.into(), roots: site.roots().await };
+    let short = Some(Duration::from_secs(2));
+    let svid = ca.client().join_kubernetes(&credential, &new_key(), short).await.expect("joined");
+    let svid = ca.client().renew(&svid, &new_key(), short).await.expect("renewed");
+    let refused =
+        until("the end", async || ca.client().renew(&svid, &new_key(), None).await.err()).await;
+    assert_eq!(refused.code(), Code::PeerExpired, "{refused}");
+    // It has its token.
+    ca.client().join_kubernetes(&credential, &new_key(), None).await.expect("joined");
 }
 
 #[tokio::test]
