@@ -231,7 +231,7 @@ async fn a_new_root_in_the_file_is_followed_at_once() {
     let both = format!("{}{}", site.authority.pem(), new.pem());
     site.write("ca.crt", &both);
     let second = next(&handle, &first).await;
-    assert_eq!(second.bundle.roots(), [new.root.clone()]);
+    assert_eq!(second.bundle.roots(), std::slice::from_ref(&new.root));
     assert_eq!(second.spiffe, first.spiffe);
     assert_eq!(site.last_peer(), None, "the old certificate proves nothing to the new root");
     // Nothing is asked again for the same content.
