@@ -51,11 +51,32 @@ pub trait RuleSpec: fmt::Debug + Send + Sync + Any {
     fn encode(&self) -> Bytes;
     /// The spec as a person would write it, normalised; parses back to an equal one.
     fn to_json(&self) -> serde_json::Value;
+    /// What clients of Dubbo's own wire get, the spec's bytes in its `<Kind>ToClient` message;
+    /// `None`: that wire cannot say it.
+    fn compat(&self) -> Option<Bytes> {
+        None
+    }
+    /// What of the rule this client gets, where the plane decides a part of it. `within`: the
+    /// rule stands outside of the root namespace and is for clients of that namespace alone.
+    fn project(&self, _subject: &Subject<'_>, _within: Option<&str>) -> Projection {
+        Projection::Whole
+    }
     /// Whether the rule is for this client, as far as its selector says; where the rule
     /// stands is looked at besides.
     fn selects(&self, _subject: &Subject<'_>) -> bool {
         true
     }
+}
+
+/// What of a rule a client gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Projection {
+    /// What [`RuleSpec::encode`] gives.
+    Whole,
+    /// Nothing: the rule is not for it.
+    Nothing,
+    /// These bytes in place of what [`RuleSpec::encode`] gives.
+    Spec(Bytes),
 }
 
 /// Parses and validates the `spec` of a manifest. Paths in errors begin with `spec`.
@@ -64,8 +85,18 @@ pub type ParseSpec = fn(serde_json::Value) -> Result<Arc<dyn RuleSpec>, Vec<Fiel
 /// Where a kind's rules are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// Decides how a server takes connections.
+    Authenticate,
+    /// Decides who may call a server.
+    Authorize,
+    /// Decides how many calls a server takes.
+    Limit,
     /// Chooses among a call's endpoints.
     Route,
+    /// Gives parameters to calls and endpoints.
+    Mutate,
+    /// Knowledge for the plane or the client, without a policy.
+    Data,
 }
 
 /// A row of the table.

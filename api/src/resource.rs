@@ -40,6 +40,8 @@ pub struct Resource {
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
+    /// When it was made, Unix seconds; 0 where the store does not know.
+    pub created: i64,
     /// The typed spec.
     pub spec: Arc<dyn RuleSpec>,
 }

@@ -150,6 +150,7 @@ fn rule(at: usize, spec: &Value) -> Result<Rule> {
         tier: 2,
         priority: spec.priority(),
         enforcement: 0,
+        created: 0,
         spec: spec.encode(),
     })
 }

@@ -263,6 +263,7 @@ impl Inner {
             priority: spec.priority(),
             enforcement: resource.enforcement() as i32,
             spec: spec.encode(),
+            created: resource.created,
         });
         Some(Prepared { reach, spec: spec.clone(), item: Arc::new(item) })
     }

@@ -212,6 +212,7 @@ impl Prepared {
                 priority: spec.priority(),
                 enforcement: 0,
                 spec: spec.encode().to_vec().into(),
+                created: 0,
             });
         }
         let providers = case["providers"].as_array().cloned().unwrap_or_default();

@@ -367,7 +367,7 @@ proptest! {
         let value = json!({"v": value});
         // The test kind refuses this by design.
         prop_assume!(!value.to_string().contains("!!"));
-        let resource = Resource {
+        let resource = Resource { created: 0,
             id: ResourceId { kind: TABLE[0], namespace: "n".into(), name: "a".into() },
             labels: [("l".to_owned(), "1.0".to_owned())].into(),
             annotations: [("x.y/z".to_owned(), "yes # no".to_owned())].into(),

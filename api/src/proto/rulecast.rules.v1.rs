@@ -22,6 +22,10 @@ pub struct Rule {
     /// message of the same name below, for plug-ins whatever their manifest says.
     #[prost(bytes = "bytes", tag = "6")]
     pub spec: ::prost::bytes::Bytes,
+    /// When it was made, Unix seconds; 0 where the store does not know. Where all
+    /// else is equal, the older goes first.
+    #[prost(int64, tag = "7")]
+    pub created: i64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Target {
@@ -107,6 +111,360 @@ pub struct Destination {
     #[prost(uint32, tag = "2")]
     pub weight: u32,
 }
+/// How a text is matched. Nothing set: nothing matches.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StringMatch {
+    #[prost(oneof = "string_match::How", tags = "1, 2, 3, 4, 5, 6")]
+    pub how: ::core::option::Option<string_match::How>,
+}
+/// Nested message and enum types in `StringMatch`.
+pub mod string_match {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum How {
+        #[prost(string, tag = "1")]
+        Exact(::prost::alloc::string::String),
+        #[prost(string, tag = "2")]
+        Prefix(::prost::alloc::string::String),
+        /// Of the whole value; the syntax of the Rust crate `regex`.
+        #[prost(string, tag = "3")]
+        Regex(::prost::alloc::string::String),
+        /// "*" or equality.
+        #[prost(string, tag = "4")]
+        Wildcard(::prost::alloc::string::String),
+        /// True: absent or empty.
+        #[prost(bool, tag = "5")]
+        Empty(bool),
+        /// True: present and not empty.
+        #[prost(bool, tag = "6")]
+        Noempty(bool),
+    }
+}
+/// A parameter by name. One that is missing does not match.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ParamMatch {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub value: ::core::option::Option<StringMatch>,
+}
+/// How an address is matched.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddressMatch {
+    #[prost(oneof = "address_match::How", tags = "1, 2, 3")]
+    pub how: ::core::option::Option<address_match::How>,
+}
+/// Nested message and enum types in `AddressMatch`.
+pub mod address_match {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum How {
+        /// An IP expression: "192.168.1.*", "192.168.1.1-63:90", CIDR.
+        #[prost(string, tag = "1")]
+        Cidr(::prost::alloc::string::String),
+        /// A glob; "*" and "0.0.0.0" are any.
+        #[prost(string, tag = "2")]
+        Wildcard(::prost::alloc::string::String),
+        #[prost(string, tag = "3")]
+        Exact(::prost::alloc::string::String),
+    }
+}
+/// Groups of a provider's endpoints, by tag. An empty message is the rule that
+/// stands where there is none: endpoints go by their own tags.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TagRoute {
+    #[prost(bool, tag = "1")]
+    pub force: bool,
+    #[prost(message, repeated, tag = "2")]
+    pub tags: ::prost::alloc::vec::Vec<Tag>,
+    /// True: there is a rule, also one without tags.
+    #[prost(bool, tag = "3")]
+    pub present: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Tag {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// IP expressions with ports.
+    #[prost(string, repeated, tag = "2")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Endpoints for which all of these hold; looked at when there are no addresses.
+    #[prost(message, repeated, tag = "3")]
+    pub r#match: ::prost::alloc::vec::Vec<ParamMatch>,
+}
+/// Prefers endpoints that share a parameter with the caller.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AffinityRoute {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// Percent, 0 to 100: below, the preference is dropped.
+    #[prost(double, tag = "2")]
+    pub ratio: f64,
+}
+/// How a server takes connections. Which servers, the plane has decided.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AuthenticationPolicy {
+    #[prost(enumeration = "TlsMode", tag = "1")]
+    pub mode: i32,
+    #[prost(message, repeated, tag = "2")]
+    pub ports: ::prost::alloc::vec::Vec<PortMode>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PortMode {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(enumeration = "TlsMode", tag = "2")]
+    pub mode: i32,
+}
+/// Who may call. Which servers, the plane has decided: of the rules only those
+/// whose `to` holds are here.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AuthorizationPolicy {
+    #[prost(enumeration = "authorization_policy::Action", tag = "1")]
+    pub action: i32,
+    #[prost(message, repeated, tag = "2")]
+    pub rules: ::prost::alloc::vec::Vec<AuthorizationRule>,
+    /// True: all rules must hold, else any.
+    #[prost(bool, tag = "3")]
+    pub match_all: bool,
+    /// Percent of requests that are looked at, 0 to 100.
+    #[prost(double, tag = "4")]
+    pub samples: f64,
+    /// True: there are no rules at all, so everything matches. (Rules that the
+    /// plane left out do not make a policy match everything.)
+    #[prost(bool, tag = "5")]
+    pub everything: bool,
+}
+/// Nested message and enum types in `AuthorizationPolicy`.
+pub mod authorization_policy {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Action {
+        Unspecified = 0,
+        Allow = 1,
+        Deny = 2,
+        Audit = 3,
+    }
+    impl Action {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "ACTION_UNSPECIFIED",
+                Self::Allow => "ACTION_ALLOW",
+                Self::Deny => "ACTION_DENY",
+                Self::Audit => "ACTION_AUDIT",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "ACTION_UNSPECIFIED" => Some(Self::Unspecified),
+                "ACTION_ALLOW" => Some(Self::Allow),
+                "ACTION_DENY" => Some(Self::Deny),
+                "ACTION_AUDIT" => Some(Self::Audit),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AuthorizationRule {
+    /// Each must hold; none: any caller.
+    #[prost(message, repeated, tag = "1")]
+    pub from: ::prost::alloc::vec::Vec<Source>,
+    /// Each must hold.
+    #[prost(message, repeated, tag = "2")]
+    pub when: ::prost::alloc::vec::Vec<AttributeMatch>,
+}
+/// An absent list is no constraint; a hit in a not-list excludes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Source {
+    #[prost(string, repeated, tag = "1")]
+    pub namespaces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "2")]
+    pub not_namespaces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "3")]
+    pub ip_blocks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "4")]
+    pub not_ip_blocks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// SPIFFE IDs, without "spiffe://".
+    #[prost(string, repeated, tag = "5")]
+    pub principals: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "6")]
+    pub not_principals: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// An attribute of the call by name.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AttributeMatch {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub values: ::prost::alloc::vec::Vec<ValueMatch>,
+    #[prost(message, repeated, tag = "3")]
+    pub not_values: ::prost::alloc::vec::Vec<ValueMatch>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ValueMatch {
+    #[prost(oneof = "value_match::How", tags = "1, 2")]
+    pub how: ::core::option::Option<value_match::How>,
+}
+/// Nested message and enum types in `ValueMatch`.
+pub mod value_match {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum How {
+        #[prost(string, tag = "1")]
+        Equals(::prost::alloc::string::String),
+        /// Of the whole value.
+        #[prost(string, tag = "2")]
+        Regex(::prost::alloc::string::String),
+    }
+}
+/// Parameters for calls and endpoints.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DynamicConfig {
+    /// The rule's own switch; items of a type go by theirs.
+    #[prost(message, repeated, tag = "1")]
+    pub configs: ::prost::alloc::vec::Vec<Override>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Override {
+    #[prost(enumeration = "r#override::Side", tag = "1")]
+    pub side: i32,
+    /// Ascending by name.
+    #[prost(message, repeated, tag = "2")]
+    pub parameters: ::prost::alloc::vec::Vec<Parameter>,
+    /// The address of the one that the parameters are for; absent: any.
+    #[prost(message, optional, tag = "3")]
+    pub address: ::core::option::Option<AddressMatch>,
+    /// Any of these; none: any.
+    #[prost(message, repeated, tag = "4")]
+    pub services: ::prost::alloc::vec::Vec<StringMatch>,
+    #[prost(message, repeated, tag = "5")]
+    pub applications: ::prost::alloc::vec::Vec<StringMatch>,
+    /// All of these.
+    #[prost(message, repeated, tag = "6")]
+    pub params: ::prost::alloc::vec::Vec<ParamMatch>,
+    /// The older forms: host, host:port, "0.0.0.0" any; none: any.
+    #[prost(string, repeated, tag = "7")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "8")]
+    pub provider_addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// Nested message and enum types in `Override`.
+pub mod r#override {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Side {
+        Unspecified = 0,
+        Consumer = 1,
+        Provider = 2,
+    }
+    impl Side {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "SIDE_UNSPECIFIED",
+                Self::Consumer => "SIDE_CONSUMER",
+                Self::Provider => "SIDE_PROVIDER",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "SIDE_UNSPECIFIED" => Some(Self::Unspecified),
+                "SIDE_CONSUMER" => Some(Self::Consumer),
+                "SIDE_PROVIDER" => Some(Self::Provider),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Parameter {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}
+/// Which applications provide an interface.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServiceNameMapping {
+    #[prost(string, tag = "1")]
+    pub interface_name: ::prost::alloc::string::String,
+    /// Ascending.
+    #[prost(string, repeated, tag = "2")]
+    pub application_names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// How many calls a server takes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RateLimit {
+    /// Names of attributes whose values make the key; none: one bucket for all.
+    #[prost(string, repeated, tag = "1")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// So many requests per period, evenly.
+    #[prost(uint32, tag = "2")]
+    pub requests: u32,
+    #[prost(uint64, tag = "3")]
+    pub period_ms: u64,
+    /// And so many at once.
+    #[prost(uint32, tag = "4")]
+    pub burst: u32,
+    /// Calls that are counted: all of these must hold; none: all calls.
+    #[prost(message, repeated, tag = "5")]
+    pub when: ::prost::alloc::vec::Vec<AttributeMatch>,
+}
+/// When endpoints are left out after failures.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct CircuitBreaker {
+    /// The span that is looked at.
+    #[prost(uint64, tag = "1")]
+    pub window_ms: u64,
+    /// Calls in the window below which nothing opens by ratio.
+    #[prost(uint32, tag = "2")]
+    pub minimum_calls: u32,
+    /// Percent, 0 to 100; 0: not by ratio.
+    #[prost(double, tag = "3")]
+    pub error_percent: f64,
+    /// Errors one after the other; 0: not by these.
+    #[prost(uint32, tag = "4")]
+    pub consecutive_errors: u32,
+    /// How long it stays open.
+    #[prost(uint64, tag = "5")]
+    pub open_ms: u64,
+    /// Calls that are let through to try, half-open.
+    #[prost(uint32, tag = "6")]
+    pub trial_calls: u32,
+    /// True: one breaker for all endpoints of the service, else one each.
+    #[prost(bool, tag = "7")]
+    pub per_service: bool,
+    /// Percent of the endpoints that may be out at once, 0 to 100.
+    #[prost(uint32, tag = "8")]
+    pub max_ejected_percent: u32,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Enforcement {
@@ -130,6 +488,39 @@ impl Enforcement {
         match value {
             "ENFORCEMENT_ENFORCE" => Some(Self::Enforce),
             "ENFORCEMENT_SHADOW" => Some(Self::Shadow),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum TlsMode {
+    /// Leaves it undecided.
+    None = 0,
+    Disabled = 1,
+    Permissive = 2,
+    Strict = 3,
+}
+impl TlsMode {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::None => "TLS_MODE_NONE",
+            Self::Disabled => "TLS_MODE_DISABLED",
+            Self::Permissive => "TLS_MODE_PERMISSIVE",
+            Self::Strict => "TLS_MODE_STRICT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "TLS_MODE_NONE" => Some(Self::None),
+            "TLS_MODE_DISABLED" => Some(Self::Disabled),
+            "TLS_MODE_PERMISSIVE" => Some(Self::Permissive),
+            "TLS_MODE_STRICT" => Some(Self::Strict),
             _ => None,
         }
     }

@@ -148,6 +148,7 @@ fn delivered(resource: &Resource) -> Rule {
         priority: resource.spec.priority(),
         enforcement: resource.enforcement() as i32,
         spec: resource.spec.encode(),
+        created: resource.created,
     }
 }
 

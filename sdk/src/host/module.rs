@@ -58,7 +58,7 @@ impl ModuleError {
 pub struct Manifest {
     /// ABI version, 1.
     pub abi: u32,
-    /// `route`.
+    /// One of [`abi::PHASES`].
     pub phase: String,
     /// Name of the policy.
     pub name: String,
@@ -286,8 +286,9 @@ fn read_manifest(bytes: &[u8]) -> Result<Manifest, ModuleError> {
         let message = format!("is made for ABI {}; this host has {}", manifest.abi, abi::VERSION);
         return Err(ModuleError::new(message));
     }
-    if manifest.phase != "route" {
-        let message = format!("is for phase {:?}; this host has \"route\"", manifest.phase);
+    if !abi::PHASES.contains(&manifest.phase.as_str()) {
+        let message =
+            format!("is for phase {:?}; this host has {}", manifest.phase, abi::PHASES.join(", "));
         return Err(ModuleError::new(message));
     }
     if !(4096..=1024 * 1024).contains(&manifest.scratch) {

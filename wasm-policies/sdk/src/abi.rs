@@ -18,6 +18,12 @@ pub const MAX_RULES: usize = 1024;
 /// What the cell behind `rulecast_rule` holds while no rule is at work.
 pub const NO_RULE: u32 = u32::MAX;
 
+/// The set of a request that has no endpoints.
+pub const NO_SET: u32 = 0;
+
+/// Phases that a policy may be for.
+pub const PHASES: &[&str] = &["authenticate", "authorize", "limit", "route", "mutate"];
+
 /// The slot in an answer's list of attributes that stands for the draw.
 pub const DRAW_SLOT: u16 = u16::MAX;
 

@@ -104,7 +104,8 @@ impl<P: Policy> Driver<P> {
         let Some(request) = head.get(..len).and_then(Request::read) else {
             return Packed::empty(Status::Malformed).pack();
         };
-        if !self.policy.has_set(request.set) {
+        let without = request.set == abi::NO_SET && request.endpoints() == 0;
+        if !without && !self.policy.has_set(request.set) {
             return Packed::empty(Status::UnknownSet).pack();
         }
         for rule in request.rules() {

@@ -25,6 +25,22 @@ pub mod tag {
     pub const ENDPOINTS: u16 = 1;
     /// A line for people, UTF-8. Only in answers to `explain`.
     pub const TEXT: u16 = 2;
+    /// What the rule says of the call: u8 [`super::verdict`], then words for the caller, UTF-8.
+    pub const VERDICT: u16 = 3;
+    /// A parameter: u32 endpoint or 0xffffffff for all, u16 length of the name, name, value.
+    pub const PARAMETER: u16 = 4;
+    /// Takes from the rule's bucket: u32 how much, then the key's bytes.
+    pub const TAKE: u16 = 5;
+    /// How connections are taken: u8, 1 plaintext only, 2 both, 3 mutual TLS only.
+    pub const MODE: u16 = 6;
+}
+
+/// Values of [`tag::VERDICT`].
+pub mod verdict {
+    /// The call may go on.
+    pub const ALLOW: u8 = 1;
+    /// The call is refused.
+    pub const DENY: u8 = 2;
 }
 
 /// What a rule did.
@@ -89,6 +105,34 @@ impl<'a> OutcomeWriter<'a> {
     pub fn effect(&mut self, tag: u16, rule: u16, bytes: &[u8]) {
         self.head(tag, rule, bytes.len());
         self.writer.put(bytes);
+    }
+
+    /// Says what a rule says of the call, one of [`verdict`].
+    pub fn verdict(&mut self, rule: u16, verdict: u8, words: &str) {
+        self.head(tag::VERDICT, rule, 1 + words.len());
+        self.writer.put(&[verdict]);
+        self.writer.put(words.as_bytes());
+    }
+
+    /// Gives a parameter to an endpoint, or to all.
+    pub fn parameter(&mut self, rule: u16, endpoint: Option<u32>, name: &str, value: &str) {
+        self.head(tag::PARAMETER, rule, 6 + name.len() + value.len());
+        self.writer.u32(endpoint.unwrap_or(u32::MAX));
+        self.writer.u16(name.len() as u16);
+        self.writer.put(name.as_bytes());
+        self.writer.put(value.as_bytes());
+    }
+
+    /// Takes from a rule's bucket.
+    pub fn take(&mut self, rule: u16, cost: u32, key: &[u8]) {
+        self.head(tag::TAKE, rule, 4 + key.len());
+        self.writer.u32(cost);
+        self.writer.put(key);
+    }
+
+    /// Says how connections are taken.
+    pub fn mode(&mut self, rule: u16, mode: u8) {
+        self.effect(tag::MODE, rule, &[mode]);
     }
 
     /// Says which endpoints remain.
