@@ -82,9 +82,10 @@ pub(super) struct Output {
 
 /// An object as a writer asks for it.
 pub(super) struct Seen {
-    /// Of the object's newest state.
+    /// Of the object's newest state that a list or watch told.
     pub(super) revision: i64,
-    pub(super) uid: Arc<str>,
+    /// The same, or of a later state that a writer of status has told of.
+    pub(super) newest: i64,
     /// Of the rule in force: when its content last changed, and what it is.
     pub(super) stored: Option<(i64, Digest)>,
 }
@@ -145,7 +146,7 @@ impl State {
         let held = self.kinds.get(&id.kind)?.objects.get(id)?;
         Some(Seen {
             revision: held.revision,
-            uid: held.version.uid.clone(),
+            newest: held.revision.max(held.status_revision),
             stored: held.stored.as_ref().map(|stored| (stored.revision, stored.digest)),
         })
     }

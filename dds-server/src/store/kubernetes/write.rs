@@ -124,23 +124,29 @@ impl Writer {
 }
 
 impl Writer {
-    /// The status of an object, by server-side apply: fields of others stay theirs.
+    /// The status of an object, by server-side apply: fields of others stay theirs. A conflict
+    /// when the object was written since it was seen last.
     pub(super) async fn write_status(
         self,
         id: ResourceId,
         status: Value,
     ) -> Result<(), StoreError> {
         named_well(&id)?;
-        let mut patch = json!({
+        let absent =
+            |id| Err(StoreError::Conflict { id, expected: "there".into(), found: "absent".into() });
+        let Some(seen) = self.hub.read(|state| state.seen(&id)) else { return absent(id) };
+        let patch = json!({
             "apiVersion": id.kind.api_version,
             "kind": id.kind.name,
-            "metadata": { "name": id.name, "namespace": id.namespace },
+            "metadata": {
+                "name": id.name,
+                "namespace": id.namespace,
+                // Neither on another object of that name, nor on a writing not seen yet. (A
+                // uid here would be no condition.)
+                "resourceVersion": seen.newest.to_string(),
+            },
             "status": status,
         });
-        if let Some(seen) = self.hub.read(|state| state.seen(&id)) {
-            // Not on another object that has come to the same name.
-            patch["metadata"]["uid"] = json!(*seen.uid);
-        }
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let request = Request::new(path(id.kind, Some(&id.namespace))).patch_subresource(
             "status",
@@ -156,9 +162,7 @@ impl Writer {
                 }
                 Ok(())
             }
-            Err(Fault { why: Why::Missing, .. }) => {
-                Err(StoreError::Conflict { id, expected: "there".into(), found: "absent".into() })
-            }
+            Err(Fault { why: Why::Missing, .. }) => absent(id),
             Err(fault) => Err(fault.into_error(&id)),
         }
     }

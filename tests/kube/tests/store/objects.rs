@@ -1,11 +1,12 @@
 //! What becomes of objects while all goes well.
 
+use rulecast_api::Code;
 use rulecast_dds::store::{Event, KubernetesStore, KubernetesStoreConfig, Store as _, conformance};
 use rulecast_kube_tests::Cluster;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::site::{Schema, Site, holds, problems_of, version};
+use crate::site::{Schema, Site, eventually, holds, problems_of, version};
 
 #[tokio::test]
 async fn the_store_is_as_every_store_must_be() {
@@ -156,4 +157,33 @@ async fn a_bad_object_keeps_its_last_good_version_also_over_a_restart() {
     let now = followed.now();
     assert!(now.get(&site.id("a")).expect("a rule").accepted);
     assert!(now.problems.is_empty(), "{:?}", now.problems);
+}
+
+#[tokio::test]
+async fn a_status_is_written_for_the_object_that_was_seen_alone() {
+    let site = Site::new(&Cluster::shared().await.expect("server"), "status").await;
+    site.rule("a", 1).await;
+    let followed = site.open_plainly().listed().await;
+    let store = &followed.store;
+    store.write_status(site.id("a"), json!({ "matched": 1 })).await.expect("written");
+    // Fields of others stay. Until their write is seen, ours is refused.
+    site.set_status("a", json!({ "theirs": true })).await;
+    let id = site.id("a");
+    eventually("theirs is seen", async || {
+        store.read_status(id.clone()).await.expect("read")
+            == Some(json!({ "matched": 1, "theirs": true }))
+    })
+    .await;
+    store.write_status(site.id("a"), json!({ "matched": 2 })).await.expect("written");
+    store.write_status(site.id("a"), json!({ "matched": 3 })).await.expect("at once again");
+    let status = site.api().get("a").await.expect("found").data["status"].clone();
+    assert_eq!(status, json!({ "matched": 3, "theirs": true }));
+
+    followed.freeze().await;
+    site.remove("a").await;
+    site.rule("a", 1).await;
+    let refused = store.write_status(site.id("a"), json!({ "matched": 4 })).await;
+    assert_eq!(refused.expect_err("another object").code(), Code::StoreConflict);
+    let object = site.api().get("a").await.expect("found");
+    assert!(object.data.get("status").is_none(), "{:?}", object.data);
 }

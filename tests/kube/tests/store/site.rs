@@ -256,6 +256,13 @@ impl Followed {
         self
     }
 
+    /// From here on the store learns nothing.
+    pub(crate) async fn freeze(&self) {
+        self.stop.cancel();
+        let mut watch = self.store.watch();
+        while watch.next().await.is_some() {}
+    }
+
     /// What was told since the last call.
     pub(crate) fn told(&self) -> Vec<Event> {
         std::mem::take(&mut *self.told.lock().expect("not poisoned"))
