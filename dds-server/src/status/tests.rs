@@ -366,9 +366,9 @@ fn counts_stand_within_two_seconds_while_a_rule_rolls_out() {
     bench.all_apply(&mut clients);
     bench.rule("a", 1, 1);
     bench.all_hear(&mut clients);
-    for n in 0..9 {
+    for (n, client) in clients[..9].iter_mut().enumerate() {
         bench.pass(ms(900));
-        clients[n].applies(bench.now, &[]);
+        client.applies(bench.now, &[]);
         bench.settle();
         // Since two seconds at most this has been so.
         let written = bench.objects.get(&id("a")).map_or(0, |_| bench.counts("a").1);

@@ -74,6 +74,7 @@ struct World {
 impl World {
     fn happens(&mut self, happening: &Happening) {
         let client = |n: u8, clients: &[Known]| (n as usize) % clients.len().max(1);
+        let valid = |rule: &u8| self.rules.get(rule).is_some_and(|known| known.valid);
         match *happening {
             Happening::Write { rule, same } => {
                 let known = self.rules.entry(rule).or_default();
@@ -87,34 +88,28 @@ impl World {
                 *known = Rule { generation: known.generation + 1, valid: false, ..*known };
                 self.bench.bad(&rule.to_string(), known.generation, known.value);
             }
-            Happening::Delete { rule } => {
-                // One that is only a problem cannot be removed by an event.
-                if self.rules.get(&rule).is_some_and(|known| known.valid) {
-                    self.rules.remove(&rule);
-                    self.bench.delete(&rule.to_string());
-                }
+            // One that is only a problem cannot be removed by an event.
+            Happening::Delete { rule } if valid(&rule) => {
+                self.rules.remove(&rule);
+                self.bench.delete(&rule.to_string());
             }
-            Happening::Recreate { rule } => {
-                if self.rules.get(&rule).is_some_and(|known| known.valid) {
-                    self.values += 1;
-                    self.uids += 1;
-                    let (value, name) = (self.values, rule.to_string());
-                    let known = Rule { generation: 1, value: Some(value), valid: true };
-                    self.rules.insert(rule, known);
-                    self.bench.objects.remove(&id(&name));
-                    let mut stored = self.bench.stored(&name, 1, value);
-                    stored.version.uid = format!("uid {}", self.uids).into();
-                    self.bench.put(stored);
-                    // Later writings are of the first one again, which is another object.
-                }
+            // Later writings are of the first one again, which is another object.
+            Happening::Recreate { rule } if valid(&rule) => {
+                self.values += 1;
+                self.uids += 1;
+                let (value, name) = (self.values, rule.to_string());
+                let known = Rule { generation: 1, value: Some(value), valid: true };
+                self.rules.insert(rule, known);
+                self.bench.objects.remove(&id(&name));
+                let mut stored = self.bench.stored(&name, 1, value);
+                stored.version.uid = format!("uid {}", self.uids).into();
+                self.bench.put(stored);
             }
-            Happening::Connect => {
-                if self.clients.len() < 6 {
-                    self.values += 1;
-                    let client = self.bench.connect(&format!("app-{}", self.values));
-                    let (holds, refused) = Default::default();
-                    self.clients.push(Known { client, holds, refused });
-                }
+            Happening::Connect if self.clients.len() < 6 => {
+                self.values += 1;
+                let client = self.bench.connect(&format!("app-{}", self.values));
+                let (holds, refused) = Default::default();
+                self.clients.push(Known { client, holds, refused });
             }
             Happening::Disconnect { client: n } if !self.clients.is_empty() => {
                 self.clients.remove(client(n, &self.clients));
