@@ -24,6 +24,7 @@ options! {
     may {
         "File with a join token, needed until it has a certificate; with --trust-bundle, a service-account token" token_file: PathBuf, "RULECAST_TOKEN_FILE";
         "File with the authority's roots (PEM), for service-account tokens" trust_bundle: PathBuf, "RULECAST_TRUST_BUNDLE";
+        "Names this process to people; a pod's name is good" pod_name: String, "RULECAST_POD_NAME";
         "Folder for key, certificate and last good rules; without it they are kept in memory" state: PathBuf, "RULECAST_STATE";
         "Endpoints of the first service, a list of parameter maps as in examples/endpoints.json: also print how calls spread over them" endpoints: PathBuf, "RULECAST_ENDPOINTS";
         "The method that those calls invoke" method: String, "RULECAST_METHOD";
@@ -70,8 +71,14 @@ impl Client {
             })?;
             builder = builder.parameter(name, value);
         }
-        if let Some(path) = &settings.token_file {
-            builder = builder.join_token_file(path);
+        match (&settings.token_file, &settings.trust_bundle) {
+            (Some(token), Some(bundle)) => builder = builder.service_account(token, bundle),
+            (Some(token), None) => builder = builder.join_token_file(token),
+            (None, Some(_)) => bail!("RC0701: --trust-bundle needs --token-file"),
+            (None, None) => {}
+        }
+        if let Some(name) = settings.pod_name {
+            builder = builder.instance(name);
         }
         if let Some(dir) = settings.state {
             builder = builder.state_dir(dir);
