@@ -9,6 +9,7 @@ mod spec;
 pub(crate) use schema::schema;
 
 #[cfg(feature = "manifest")]
-pub use spec::{
-    ConditionRouteSpec, Conditions, ConfigVersion, Destination, DestinationCondition, Scope,
-};
+pub use spec::{ConditionRouteSpec, Conditions, ConfigVersion, Destination, DestinationCondition};
+
+#[cfg(feature = "manifest")]
+pub use crate::fields::Scope;

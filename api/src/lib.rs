@@ -11,6 +11,8 @@ pub mod condition_route;
 pub mod crd;
 pub mod digest;
 #[cfg(feature = "manifest")]
+mod fields;
+#[cfg(feature = "manifest")]
 pub mod kind;
 #[cfg(feature = "manifest")]
 pub mod manifest;

@@ -9,8 +9,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-use super::spec::MAX_ITEMS;
-use crate::{condition::MAX_TEXT, crd};
+use crate::{condition::MAX_TEXT, crd, fields::MAX_ITEMS};
 
 /// Routes calls by conditions on the caller, the call and the endpoints.
 #[derive(JsonSchema)]

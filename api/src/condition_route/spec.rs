@@ -6,14 +6,11 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     code::Code,
-    condition::{Condition, Side, SyntaxError, shorten},
+    condition::{Condition, Side, SyntaxError},
+    fields::{Errors, Scope, present, show},
     kind::{FieldError, RuleSpec},
-    proto::rules::v1::{self as wire, Target, target},
-    service_key::ServiceKey,
+    proto::rules::v1::{self as wire, Target},
 };
-
-/// Most conditions of a rule, and most destinations of a condition.
-pub(super) const MAX_ITEMS: usize = 1000;
 
 /// The form of a rule's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,15 +29,6 @@ impl ConfigVersion {
             Self::V3_1 => "v3.1",
         }
     }
-}
-
-/// What `key` names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// A service, `[group/]interface[:version]`.
-    Service,
-    /// An application: its own calls, and calls to its endpoints.
-    Application,
 }
 
 /// The conditions, each text already known to parse.
@@ -102,7 +90,7 @@ impl ConditionRouteSpec {
     }
 
     fn read(value: &Value, lenient: Option<ConfigVersion>) -> Result<Self, Vec<FieldError>> {
-        let mut errors = Errors(Vec::new());
+        let mut errors = Errors::default();
         let spec = Self::read_fields(value, lenient, &mut errors);
         match spec {
             Some(spec) if errors.0.is_empty() => Ok(spec),
@@ -126,62 +114,19 @@ impl ConditionRouteSpec {
             "runtime",
         ];
         let map = errors.object(value, "spec", FIELDS)?;
-        let version = match errors.text(map, "spec", "configVersion") {
+        let optional = lenient.is_some();
+        let version = match errors.version(map, "ConditionRoute", &["v3.0", "v3.1"], optional) {
             Some("v3.0") => Some(ConfigVersion::V3_0),
-            Some("v3.1") => Some(ConfigVersion::V3_1),
-            Some(other) => {
-                let message = format!("\"{}\" is no version of ConditionRoute", shorten(other));
-                errors.invalid("spec.configVersion", other, message, "write v3.0 or v3.1");
-                None
-            }
+            Some(_) => Some(ConfigVersion::V3_1),
             None if present(map, "configVersion").is_some() => None,
-            None => {
-                if lenient.is_none() {
-                    errors.missing("spec.configVersion", "write v3.0 or v3.1");
-                }
-                lenient
-            }
+            None => lenient,
         };
-        let scope = match errors.text(map, "spec", "scope") {
-            Some("service") => Some(Scope::Service),
-            Some("application") => Some(Scope::Application),
-            Some(other) => {
-                let message = format!("\"{}\" is no scope", shorten(other));
-                errors.invalid("spec.scope", other, message, "write service or application");
-                None
-            }
-            None => {
-                if lenient.is_none() && present(map, "scope").is_none() {
-                    errors.missing("spec.scope", "write service or application");
-                }
-                None
-            }
-        };
-        let key = match errors.text(map, "spec", "key") {
-            Some(key) => errors.key(key, scope),
-            None => {
-                if lenient.is_none() && present(map, "key").is_none() {
-                    let hint = "write the service's key, [group/]interface[:version], or the application's name";
-                    errors.missing("spec.key", hint);
-                }
-                String::new()
-            }
-        };
-        let enabled = errors.flag(map, "enabled");
-        let force = errors.flag(map, "force");
-        let runtime = errors.flag(map, "runtime");
-        let priority = match present(map, "priority") {
-            None => 0,
-            Some(value) => match value.as_i64().map(i32::try_from) {
-                Some(Ok(priority)) => priority,
-                _ => {
-                    let message = format!("{} is no 32-bit integer", show(value));
-                    let hint = "write a whole number; larger goes first";
-                    errors.invalid("spec.priority", &show(value), message, hint);
-                    0
-                }
-            },
-        };
+        let scope = errors.scope(map, optional);
+        let key = errors.key(map, scope, optional);
+        let enabled = errors.flag(map, "spec", "enabled");
+        let force = errors.flag(map, "spec", "force");
+        let runtime = errors.flag(map, "spec", "runtime");
+        let priority = errors.priority(map);
         let items = errors.list(present(map, "conditions"), "spec.conditions");
         let conditions = match version {
             Some(ConfigVersion::V3_0) => Conditions::Texts(read_texts(items, errors)),
@@ -236,11 +181,7 @@ impl ConditionRouteSpec {
 
 impl RuleSpec for ConditionRouteSpec {
     fn target(&self) -> Option<Target> {
-        let scope = match self.scope? {
-            Scope::Service => target::Scope::Service,
-            Scope::Application => target::Scope::Application,
-        };
-        Some(Target { scope: scope.into(), key: self.key.clone() })
+        Some(self.scope?.target(self.key.clone()))
     }
 
     fn enabled(&self) -> bool {
@@ -274,11 +215,7 @@ impl RuleSpec for ConditionRouteSpec {
         map.insert("configVersion".into(), self.config_version().as_str().into());
         map.insert("enabled".into(), self.enabled.into());
         if let Some(scope) = self.scope {
-            let scope = match scope {
-                Scope::Service => "service",
-                Scope::Application => "application",
-            };
-            map.insert("scope".into(), scope.into());
+            map.insert("scope".into(), scope.as_str().into());
         }
         if !self.key.is_empty() {
             map.insert("key".into(), self.key.clone().into());
@@ -368,40 +305,8 @@ fn read_destinations(items: &[Value], errors: &mut Errors) -> Vec<DestinationCon
     conditions
 }
 
-/// A field that is there; null is as good as absent.
-fn present<'a>(map: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
-    map.get(field).filter(|value| !value.is_null())
-}
-
-fn show(value: &Value) -> String {
-    match value {
-        Value::String(text) => shorten(text),
-        other => shorten(&other.to_string()),
-    }
-}
-
-struct Errors(Vec<FieldError>);
-
+/// What conditions need besides.
 impl Errors {
-    fn push(&mut self, code: Code, path: &str, value: Option<String>, message: String, hint: &str) {
-        self.0.push(FieldError {
-            code,
-            path: path.to_owned(),
-            offset: None,
-            value,
-            message,
-            hint: hint.to_owned(),
-        });
-    }
-
-    fn invalid(&mut self, path: &str, value: &str, message: String, hint: &str) {
-        self.push(Code::FieldInvalid, path, Some(shorten(value)), message, hint);
-    }
-
-    fn missing(&mut self, path: &str, hint: &str) {
-        self.push(Code::FieldMissing, path, None, "is required".to_owned(), hint);
-    }
-
     fn syntax(&mut self, path: String, error: SyntaxError) {
         self.0.push(FieldError {
             code: Code::ConditionSyntax,
@@ -411,111 +316,6 @@ impl Errors {
             message: error.message,
             hint: error.hint,
         });
-    }
-
-    /// An object with no other fields than `fields`.
-    fn object<'a>(
-        &mut self,
-        value: &'a Value,
-        path: &str,
-        fields: &[&str],
-    ) -> Option<&'a Map<String, Value>> {
-        let Some(map) = value.as_object() else {
-            let message = format!("{} is no object", show(value));
-            self.invalid(path, &show(value), message, &format!("write {}", fields.join(", ")));
-            return None;
-        };
-        for field in map.keys().filter(|field| !fields.contains(&field.as_str())) {
-            // By case first: a wrong capital is the commonest slip.
-            let nearest = fields
-                .iter()
-                .find(|known| known.eq_ignore_ascii_case(field))
-                .or_else(|| {
-                    let distance = |known: &&&str| strsim::damerau_levenshtein(known, field);
-                    fields
-                        .iter()
-                        .min_by_key(distance)
-                        .filter(|known| distance(known) <= 1 + known.len().max(field.len()) / 3)
-                })
-                .copied();
-            let hint = match nearest {
-                Some(known) => format!("did you mean {known}?"),
-                None => format!("known fields: {}", fields.join(", ")),
-            };
-            let path = format!("{path}.{field}");
-            let message = format!("there is no field {}", shorten(field));
-            self.push(Code::FieldUnknown, &path, Some(shorten(field)), message, &hint);
-        }
-        Some(map)
-    }
-
-    fn text<'a>(
-        &mut self,
-        map: &'a Map<String, Value>,
-        path: &str,
-        field: &str,
-    ) -> Option<&'a str> {
-        match present(map, field)? {
-            Value::String(text) => Some(text),
-            other => {
-                let message = format!("{} is no text", show(other));
-                self.invalid(&format!("{path}.{field}"), &show(other), message, "write a text");
-                None
-            }
-        }
-    }
-
-    fn flag(&mut self, map: &Map<String, Value>, field: &str) -> Option<bool> {
-        match present(map, field)? {
-            Value::Bool(flag) => Some(*flag),
-            other => {
-                let message = format!("{} is neither true nor false", show(other));
-                self.invalid(
-                    &format!("spec.{field}"),
-                    &show(other),
-                    message,
-                    "write true or false, without quotes",
-                );
-                None
-            }
-        }
-    }
-
-    fn list<'a>(&mut self, value: Option<&'a Value>, path: &str) -> &'a [Value] {
-        match value {
-            None => &[],
-            Some(Value::Array(items)) if items.len() <= MAX_ITEMS => items,
-            Some(Value::Array(items)) => {
-                let message = format!("{} entries are too many", items.len());
-                let hint = format!("write at most {MAX_ITEMS}");
-                self.invalid(path, &items.len().to_string(), message, &hint);
-                &[]
-            }
-            Some(other) => {
-                let message = format!("{} is no list", show(other));
-                self.invalid(path, &show(other), message, "write a list");
-                &[]
-            }
-        }
-    }
-
-    fn key(&mut self, key: &str, scope: Option<Scope>) -> String {
-        match scope {
-            Some(Scope::Service) => match key.parse::<ServiceKey>() {
-                Ok(parsed) => return parsed.to_string(),
-                Err(error) => {
-                    let message = format!("is no service key: {}", error.reason);
-                    self.invalid("spec.key", key, message, "write [group/]interface[:version]");
-                }
-            },
-            Some(Scope::Application) | None => {
-                if key.is_empty() || key.chars().any(|c| c.is_whitespace() || c.is_control()) {
-                    let message = "is empty or has a blank or control character".to_owned();
-                    self.invalid("spec.key", key, message, "write the application's name");
-                }
-            }
-        }
-        key.to_owned()
     }
 
     fn side(
