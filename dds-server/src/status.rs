@@ -33,6 +33,7 @@ use std::{sync::Arc, time::Duration};
 
 use rulecast_api::Kind;
 
+mod object;
 mod planner;
 mod queue;
 mod shell;
