@@ -34,6 +34,22 @@ pub mod admin {
     }
 }
 
+/// What clients of the Dubbo control plane speak; names and numbers are theirs.
+pub mod dubbo {
+    /// Package `dubbo.apache.org.v1alpha1`: certificates, and rules as those clients get them.
+    pub mod v1alpha1 {
+        include!("proto/dubbo.apache.org.v1alpha1.rs");
+    }
+    /// Package `org.apache.dubbo.auth.v1alpha1`: delivery of rules.
+    pub mod auth {
+        include!("proto/org.apache.dubbo.auth.v1alpha1.rs");
+    }
+    /// Package `v1alpha1`: registration of service names.
+    pub mod mapping {
+        include!("proto/v1alpha1.rs");
+    }
+}
+
 /// Descriptors of all of the above, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!("proto/descriptors.bin");
 

@@ -7,7 +7,16 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, bail};
 use prost::Message;
 
-const FILES: [&str; 4] = ["rules.proto", "observe.proto", "identity.proto", "admin.proto"];
+const FILES: [&str; 8] = [
+    "rules.proto",
+    "observe.proto",
+    "identity.proto",
+    "admin.proto",
+    "dubbo_ca.proto",
+    "dubbo_rule.proto",
+    "dubbo_rules.proto",
+    "dubbo_mapping.proto",
+];
 
 /// Generates into `api/src/proto`; with `check`, only tells whether that is current.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
