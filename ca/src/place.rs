@@ -22,7 +22,7 @@ pub enum Place {
 pub(crate) enum Source {
     Folder(PathBuf),
     #[cfg(feature = "kubernetes")]
-    Secret(AuthoritySecret),
+    Secret(Box<AuthoritySecret>),
 }
 
 impl Source {

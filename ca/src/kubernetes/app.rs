@@ -28,12 +28,9 @@ pub(crate) async fn connect(config: &KubernetesCa) -> Result<Client, CaError> {
 
 /// What the authority is read from.
 pub(crate) fn source(config: &KubernetesCa, client: &Client) -> Source {
-    Source::Secret(AuthoritySecret::new(
-        client.clone(),
-        &config.namespace,
-        &config.secret,
-        &config.trust_domain,
-    ))
+    let (namespace, name) = (&config.namespace, &config.secret);
+    let secret = AuthoritySecret::new(client.clone(), namespace, name, &config.trust_domain);
+    Source::Secret(Box::new(secret))
 }
 
 /// What the tasks work with.

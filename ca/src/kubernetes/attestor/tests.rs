@@ -8,6 +8,9 @@ use k8s_openapi::{
 
 use super::*;
 
+/// What is wrong, and how it comes to be.
+type Spoil<T> = (&'static str, fn(&mut T));
+
 fn answer() -> TokenReviewStatus {
     let extra = [(POD_NAME, "web-0"), (POD_UID, "u-1")];
     TokenReviewStatus {
@@ -58,7 +61,7 @@ fn an_answer_names_account_and_pod() {
 
 #[test]
 fn answers_that_say_too_little_are_refused() {
-    let cases: [(&str, fn(&mut TokenReviewStatus)); 12] = [
+    let cases: [Spoil<TokenReviewStatus>; 12] = [
         ("not authenticated", |s| s.authenticated = Some(false)),
         ("authenticated left out", |s| s.authenticated = None),
         ("no user", |s| s.user = None),
@@ -99,7 +102,7 @@ fn a_pod_is_compared_with_the_token() {
     ending.metadata.deletion_timestamp = Some(Time(now + Duration::from_secs(30)));
     assert_eq!(known(Some(&ending), &of(None), now), Ok(facts), "within its grace period");
 
-    let cases: [(&str, fn(&mut Pod)); 9] = [
+    let cases: [Spoil<Pod>; 9] = [
         ("another uid", |p| p.metadata.uid = Some("u-2".into())),
         ("no uid", |p| p.metadata.uid = None),
         ("another namespace", |p| p.metadata.namespace = Some("other".into())),
@@ -124,9 +127,8 @@ fn a_pod_is_compared_with_the_token() {
         let error = known(Some(&pod), &of(None), now).expect_err(what);
         assert_eq!(error.code(), Code::PodGone, "{what}: {error}");
     }
-    for named in [of(Some("node-b"))] {
-        assert_eq!(known(Some(&pod()), &named, now).expect_err("moved").code(), Code::PodGone);
-    }
+    let moved = known(Some(&pod()), &of(Some("node-b")), now).expect_err("a pod never moves");
+    assert_eq!(moved.code(), Code::PodGone);
     let mut unscheduled = pod();
     unscheduled.spec.as_mut().expect("there").node_name = None;
     let error = known(Some(&unscheduled), &of(Some("node-a")), now).expect_err("not scheduled");
