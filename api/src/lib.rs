@@ -4,6 +4,12 @@
 //! Everything here is pure: no I/O, no runtime. [`kind`] holds the one table of
 //! rule kinds from which stores, views, streams and the SDK derive theirs.
 
+#[cfg(feature = "manifest")]
+pub mod attribute;
+#[cfg(feature = "manifest")]
+pub mod authentication_policy;
+#[cfg(feature = "manifest")]
+pub mod authorization_policy;
 pub mod code;
 pub mod condition;
 pub mod condition_route;
@@ -12,6 +18,7 @@ pub mod crd;
 pub mod digest;
 #[cfg(feature = "manifest")]
 mod fields;
+pub mod ip;
 #[cfg(feature = "manifest")]
 pub mod kind;
 #[cfg(feature = "manifest")]
@@ -21,6 +28,8 @@ pub mod proto;
 pub mod resource;
 #[cfg(feature = "manifest")]
 pub mod rule_status;
+#[cfg(feature = "manifest")]
+pub mod selector;
 pub mod service_key;
 pub mod spiffe;
 
