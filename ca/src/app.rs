@@ -28,9 +28,10 @@ use crate::kubernetes::{app as cluster, attestor::PodAttestor};
 use crate::{
     Authority, CaError, Place,
     authority::{
-        self, AuthorityHandle, MAX_LEAF,
+        self, AuthorityHandle, MAX_LEAF, ServerNames,
         folder::{self, TOKENS},
     },
+    dubbo::{DubboConfig, DubboService},
     keeper::{Keeper, OWN_LIFE},
     metrics::Metrics,
     place::Source,
@@ -54,6 +55,8 @@ pub struct CaConfig {
     pub max_ttl: Duration,
     /// How long open calls may go on after shutdown.
     pub drain: Duration,
+    /// For clients of the Dubbo control plane.
+    pub dubbo: DubboConfig,
 }
 
 /// Makes an authority for `trust_domain` in a new folder.
@@ -110,6 +113,7 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), CaError> {
     validate(&config)?;
+    let names = ServerNames::new(&config.dubbo.names, &config.dubbo.dds_names)?;
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     let readiness = Readiness::new();
@@ -136,6 +140,7 @@ pub async fn serve(
         }
     };
     let Some(authority) = open(&mut source, &readiness, &shutdown).await? else { return Ok(()) };
+    let authority = authority.with_names(names);
     let own = authority.own_svid(OWN_LIFE)?;
     metrics.valid_until(own.not_after, authority.not_after());
     let trust_domain = authority.trust_domain().to_owned();
@@ -168,7 +173,8 @@ pub async fn serve(
         })),
     )?;
     let address = listener.local_addr().ok();
-    let routes = routes(service, &readiness, &supervisor, &shutdown);
+    let dubbo = DubboService::new(service.clone(), config.dubbo.tokens);
+    let routes = routes(service, dubbo, &readiness, &supervisor, &shutdown);
     let options = ServeOptions { drain: config.drain, ..ServeOptions::default() };
     let limited = limit(routes, metrics.clone());
     supervisor.spawn("tls", serve_tls(listener, tls, limited, shutdown.clone(), options));
@@ -234,6 +240,7 @@ fn validate(config: &CaConfig) -> Result<(), CaError> {
 /// The services of the TLS port: identities, health and reflection.
 fn routes(
     service: Service,
+    dubbo: DubboService,
     readiness: &Readiness,
     supervisor: &Supervisor,
     shutdown: &CancellationToken,
@@ -256,11 +263,12 @@ fn routes(
         Ok(())
     });
     let mut routes = tonic::service::Routes::builder();
-    routes.add_service(service.into_server()).add_service(health);
+    routes.add_service(service.into_server()).add_service(dubbo.into_server()).add_service(health);
     // The descriptors are compiled in; without them there is only no reflection.
     match tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(rulecast_api::proto::DESCRIPTORS)
         .with_service_name("rulecast.identity.v1.IdentityService")
+        .with_service_name("dubbo.apache.org.v1alpha1.AuthorityService")
         .build_v1()
     {
         Ok(reflection) => {
@@ -316,6 +324,7 @@ mod tests {
             ttl: Duration::from_secs(ttl),
             max_ttl: Duration::from_secs(max_ttl),
             drain: Duration::ZERO,
+            dubbo: DubboConfig::default(),
         };
         validate(&config(3600, 86_400)).expect("the defaults");
         for (ttl, max_ttl) in [(0, 3600), (3600, 60), (60, 86_401)] {

@@ -2,10 +2,10 @@
 
 pub(crate) mod folder;
 pub mod handle;
+pub mod names;
 pub mod parts;
 
 use std::{
-    net::IpAddr,
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -20,12 +20,13 @@ use rulecast_api::{Code, SpiffeId};
 use rulecast_identity::{
     AttestedFacts, CA_APPLICATION, PrivateKey, SYSTEM_NAMESPACE, Svid, TrustBundle, facts, tls,
 };
-use rustls_pki_types::{CertificateDer, DnsName};
+use rustls_pki_types::CertificateDer;
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use self::{
     handle::{AuthorityHandle, AuthorityUpdater},
+    names::ServerNames,
     parts::Parts,
 };
 use crate::CaError;
@@ -49,6 +50,7 @@ pub struct Authority {
     intermediate_key: PrivateKey,
     /// End of the intermediate's time.
     not_after: SystemTime,
+    names: ServerNames,
 }
 
 /// A leaf as issued.
@@ -112,6 +114,16 @@ impl Authority {
         self.intermediate == other.intermediate && self.bundle == other.bundle
     }
 
+    /// With these names in the certificates of the two servers.
+    pub fn with_names(self, names: ServerNames) -> Self {
+        Self { names, ..self }
+    }
+
+    /// Names in the certificates of the two servers.
+    pub fn names(&self) -> &ServerNames {
+        &self.names
+    }
+
     /// The roots that verify what this authority issues.
     pub fn bundle(&self) -> &Arc<TrustBundle> {
         &self.bundle
@@ -148,6 +160,7 @@ impl Authority {
         extension.set_criticality(false);
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![SanType::URI(uri)];
+        params.subject_alt_names.extend_from_slice(self.names.of(spiffe));
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         params.custom_extensions = vec![extension];
@@ -201,17 +214,7 @@ impl Authority {
         hosts: &[String],
         life: Duration,
     ) -> Result<ServerCertificate, CaError> {
-        let bad = |host: &str, why: &dyn std::fmt::Display| {
-            CaError::new(Code::ConfigInvalid, format!("\"{host}\" is no host name: {why}"))
-        };
-        let name = |host: &String| match host.parse::<IpAddr>() {
-            Ok(ip) => Ok(SanType::IpAddress(ip)),
-            Err(_) => {
-                DnsName::try_from(host.as_str()).map_err(|e| bad(host, &e))?;
-                let name = host.as_str().try_into().map_err(|e: rcgen::Error| bad(host, &e))?;
-                Ok(SanType::DnsName(name))
-            }
-        };
+        let name = |host: &String| names::host_name(host);
         let mut params = CertificateParams::default();
         params.subject_alt_names = hosts.iter().map(name).collect::<Result<_, CaError>>()?;
         if hosts.is_empty() {

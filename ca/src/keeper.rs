@@ -102,7 +102,7 @@ impl Keeper {
         let held = self.authority.current();
         let Some(authority) = self.source.look(&held).await? else { return Ok(false) };
         info!("the authority was read anew from its place");
-        self.authority_updater.replace(authority);
+        self.authority_updater.replace(authority.with_names(held.names().clone()));
         Ok(true)
     }
 

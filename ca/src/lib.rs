@@ -8,6 +8,7 @@
 pub mod app;
 pub mod authority;
 pub mod csr;
+pub mod dubbo;
 pub mod error;
 mod keeper;
 #[cfg(feature = "kubernetes")]
@@ -21,5 +22,6 @@ mod trouble;
 
 pub use app::{CaConfig, create_token, init, run, serve};
 pub use authority::Authority;
+pub use dubbo::DubboConfig;
 pub use error::CaError;
 pub use place::Place;

@@ -30,7 +30,13 @@ use crate::{
     CaError, authority::AuthorityHandle, csr, metrics::Metrics, rpc::MAX_REQUEST, tokens::Tokens,
 };
 #[cfg(feature = "kubernetes")]
-use rulecast_identity::client::KUBERNETES_TOKEN;
+use rulecast_identity::client::{KUBERNETES_AUDIENCE, KUBERNETES_TOKEN};
+
+/// `authorization-type` of a service-account token on the wire of the Dubbo control plane.
+#[cfg(feature = "kubernetes")]
+pub(crate) const DUBBO_TOKEN: &str = "dubbo-ca-token";
+/// `authorization-type` of a token that the Dubbo control plane gave out with certificates.
+const DUBBO_JWT: &str = "dubbo-jwt";
 
 /// Scheme of the `authorization` metadata.
 const BEARER: &str = "Bearer ";
@@ -55,13 +61,34 @@ pub enum Attestor {
     Pods(PodAttestor),
 }
 
+/// What a caller speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// `rulecast.identity.v1`.
+    Rulecast,
+    /// What the clients of the Dubbo control plane speak.
+    Dubbo {
+        /// Whether their service-account tokens are taken.
+        tokens: bool,
+    },
+}
+
+/// A type of credentials: its name for people, and on the wire.
+type Shown = (&'static str, &'static str);
+
 impl Attestor {
-    /// For people who show something else.
-    fn wanted(&self) -> (&'static str, &'static str) {
-        match self {
-            Self::JoinTokens(_) => ("a join token", JOIN_TOKEN),
+    /// What is taken besides certificates; `None`: nothing.
+    fn wanted(&self, wire: Wire) -> Option<Shown> {
+        match (self, wire) {
+            (Self::JoinTokens(_), _) => Some(("a join token", JOIN_TOKEN)),
             #[cfg(feature = "kubernetes")]
-            Self::Pods(_) => ("a service-account token", KUBERNETES_TOKEN),
+            (Self::Pods(_), Wire::Rulecast) => Some(("a service-account token", KUBERNETES_TOKEN)),
+            #[cfg(feature = "kubernetes")]
+            (Self::Pods(_), Wire::Dubbo { tokens: true }) => {
+                Some(("a service-account token", DUBBO_TOKEN))
+            }
+            #[cfg(feature = "kubernetes")]
+            (Self::Pods(_), Wire::Dubbo { tokens: false }) => None,
         }
     }
 }
@@ -70,7 +97,7 @@ impl Attestor {
 enum Credential {
     JoinToken(Zeroizing<[u8; 32]>),
     #[cfg(feature = "kubernetes")]
-    Pod(Zeroizing<String>),
+    Pod(Zeroizing<String>, &'static str),
     Certificate(Arc<PeerIdentity>),
 }
 
@@ -116,9 +143,9 @@ impl Service {
                 Ok((Caller::JoinToken(tokens.clone(), secret), None))
             }
             #[cfg(feature = "kubernetes")]
-            (Credential::Pod(token), Attestor::Pods(pods)) => {
+            (Credential::Pod(token, audience), Attestor::Pods(pods)) => {
                 let trust_domain = self.authority.current().trust_domain().to_owned();
-                let (spiffe, facts) = pods.attest(token, &trust_domain).await?;
+                let (spiffe, facts) = pods.attest(token, audience, &trust_domain).await?;
                 Ok((Caller::Known(spiffe, facts), Some(true)))
             }
             (Credential::Certificate(peer), attestor) => {
@@ -139,8 +166,8 @@ impl Service {
                 Ok((Caller::Known(peer.spiffe.clone(), facts), checked))
             }
             #[cfg(feature = "kubernetes")]
-            (Credential::JoinToken(_) | Credential::Pod(_), other) => {
-                Err(missing(other, "this authority does not take such a credential"))
+            (Credential::JoinToken(_) | Credential::Pod(..), _) => {
+                Err(CaError::authority("a credential was read that is not taken here"))
             }
         }
     }
@@ -221,11 +248,60 @@ impl Service {
         Ok(Answer { response, serial: issued.serial, token_id: facts.token_id, pod })
     }
 
-    fn refuse(&self, peer: &Peer, error: &CaError) -> Status {
-        self.metrics.refused(error.code());
-        let holder = peer.identity.as_ref().map(|p| p.spiffe.to_string());
-        warn!(audit = true, address = %peer.address, holder, %error, "certificate refused");
-        status(error)
+    /// Attests whoever makes a call, issues, and tells the audit log of it. `message` may
+    /// be refused already.
+    pub(crate) async fn certify(
+        &self,
+        wire: Wire,
+        metadata: &MetadataMap,
+        peer: &Peer,
+        message: Result<IssueCertificateRequest, CaError>,
+    ) -> Result<IssueCertificateResponse, CaError> {
+        let certified = self.try_certify(wire, metadata, peer, message).await;
+        certified.inspect_err(|error| {
+            self.metrics.refused(error.code());
+            let holder = peer.identity.as_ref().map(|p| p.spiffe.to_string());
+            warn!(audit = true, address = %peer.address, holder, %error, "certificate refused");
+        })
+    }
+
+    async fn try_certify(
+        &self,
+        wire: Wire,
+        metadata: &MetadataMap,
+        peer: &Peer,
+        message: Result<IssueCertificateRequest, CaError>,
+    ) -> Result<IssueCertificateResponse, CaError> {
+        let credential = credential(metadata, peer, &self.attestor, wire)?;
+        let message = message?;
+        let method = match &credential {
+            Credential::JoinToken(_) => "join-token",
+            #[cfg(feature = "kubernetes")]
+            Credential::Pod(..) => attestor::METHOD,
+            Credential::Certificate(holder) if holder.not_after < SystemTime::now() => {
+                "expired-certificate"
+            }
+            Credential::Certificate(_) => "certificate",
+        };
+        let (caller, pod_checked) = self.attest(credential).await?;
+        let service = self.clone();
+        let answer = tokio::task::spawn_blocking(move || service.issue(caller, &message)).await;
+        let answer = answer
+            .unwrap_or_else(|e| Err(CaError::authority(format!("issuing broke off: {e}"))))?;
+        self.metrics.issued(method);
+        info!(
+            audit = true,
+            address = %peer.address,
+            spiffe = answer.response.spiffe_id,
+            method,
+            serial = answer.serial,
+            token = answer.token_id,
+            pod = answer.pod,
+            pod_checked,
+            not_after = answer.response.not_after,
+            "certificate issued"
+        );
+        Ok(answer.response)
     }
 }
 
@@ -243,37 +319,9 @@ impl IdentityService for Service {
         request: Request<IssueCertificateRequest>,
     ) -> Result<Response<IssueCertificateResponse>, Status> {
         let peer = peer(&request)?;
-        let refuse = |error: CaError| self.refuse(&peer, &error);
-        let credential = credential(request.metadata(), &peer, &self.attestor).map_err(refuse)?;
-        let method = match &credential {
-            Credential::JoinToken(_) => "join-token",
-            #[cfg(feature = "kubernetes")]
-            Credential::Pod(_) => attestor::METHOD,
-            Credential::Certificate(holder) if holder.not_after < SystemTime::now() => {
-                "expired-certificate"
-            }
-            Credential::Certificate(_) => "certificate",
-        };
-        let (caller, pod_checked) = self.attest(credential).await.map_err(refuse)?;
-        let (service, message) = (self.clone(), request.into_inner());
-        let answer = tokio::task::spawn_blocking(move || service.issue(caller, &message)).await;
-        let answer = answer
-            .unwrap_or_else(|e| Err(CaError::authority(format!("issuing broke off: {e}"))))
-            .map_err(refuse)?;
-        self.metrics.issued(method);
-        info!(
-            audit = true,
-            address = %peer.address,
-            spiffe = answer.response.spiffe_id,
-            method,
-            serial = answer.serial,
-            token = answer.token_id,
-            pod = answer.pod,
-            pod_checked,
-            not_after = answer.response.not_after,
-            "certificate issued"
-        );
-        Ok(Response::new(answer.response))
+        let (metadata, _, message) = request.into_parts();
+        let issued = self.certify(Wire::Rulecast, &metadata, &peer, Ok(message)).await;
+        issued.map(Response::new).map_err(|error| status(&error))
     }
 
     async fn get_trust_bundle(
@@ -284,25 +332,22 @@ impl IdentityService for Service {
     }
 }
 
-/// That there is no credential that counts here.
-fn missing(attestor: &Attestor, why: &str) -> CaError {
-    let (name, kind) = attestor.wanted();
-    CaError::new(
-        Code::CredentialMissing,
-        format!(
-            "{why}; show {name} (authorization: Bearer, {AUTHORIZATION_TYPE}: {kind}) or a client certificate of this authority"
-        ),
-    )
-}
-
 /// Which credential counts. One that is shown and bad is refused: there is no
 /// falling back to the other.
 fn credential(
     metadata: &MetadataMap,
     peer: &Peer,
     attestor: &Attestor,
+    wire: Wire,
 ) -> Result<Credential, CaError> {
-    let missing = |why: &str| missing(attestor, why);
+    let wanted = attestor.wanted(wire);
+    let missing = |why: &str| {
+        let token = wanted.map_or_else(String::new, |(name, kind)| {
+            format!("{name} (authorization: Bearer, {AUTHORIZATION_TYPE}: {kind}) or ")
+        });
+        let message = format!("{why}; show {token}a client certificate of this authority");
+        CaError::new(Code::CredentialMissing, message)
+    };
     let (kind, value) = (metadata.get(AUTHORIZATION_TYPE), metadata.get("authorization"));
     let (kind, value) = match (kind, value) {
         (None, None) => {
@@ -317,23 +362,29 @@ fn credential(
     if several("authorization") || several(AUTHORIZATION_TYPE) {
         return Err(missing("there are several credentials"));
     }
-    let bearer = || {
-        value
-            .to_str()
-            .ok()
-            .and_then(|text| text.strip_prefix(BEARER))
-            .ok_or_else(|| missing("the credential is not a bearer token"))
-    };
     let kind = kind.as_bytes();
-    match attestor {
-        Attestor::JoinTokens(_) if kind == JOIN_TOKEN.as_bytes() => {
-            Ok(Credential::JoinToken(token::secret_of_bearer(bearer()?)?))
-        }
+    if wanted.is_none_or(|(_, wanted)| kind != wanted.as_bytes()) {
+        return Err(missing(if kind == DUBBO_JWT.as_bytes() {
+            "a token that buys certificates which buy tokens would never end, so it is not taken"
+        } else {
+            "this authority takes no credential of this type"
+        }));
+    }
+    let bearer = value
+        .to_str()
+        .ok()
+        .and_then(|text| text.strip_prefix(BEARER))
+        .ok_or_else(|| missing("the credential is not a bearer token"))?;
+    match (attestor, wire) {
+        (Attestor::JoinTokens(_), _) => Ok(Credential::JoinToken(token::secret_of_bearer(bearer)?)),
         #[cfg(feature = "kubernetes")]
-        Attestor::Pods(_) if kind == KUBERNETES_TOKEN.as_bytes() => {
-            Ok(Credential::Pod(Zeroizing::new(bearer()?.to_owned())))
+        (Attestor::Pods(_), wire) => {
+            let audience = match wire {
+                Wire::Rulecast => KUBERNETES_AUDIENCE,
+                Wire::Dubbo { .. } => attestor::DUBBO_AUDIENCE,
+            };
+            Ok(Credential::Pod(Zeroizing::new(bearer.to_owned()), audience))
         }
-        _ => Err(missing("this authority takes no credential of this type")),
     }
 }
 
@@ -364,7 +415,7 @@ pub(crate) fn is_own(namespace: &str, application: &str) -> bool {
     namespace == SYSTEM_NAMESPACE && application == CA_APPLICATION
 }
 
-fn peer<T>(request: &Request<T>) -> Result<Peer, Status> {
+pub(crate) fn peer<T>(request: &Request<T>) -> Result<Peer, Status> {
     request.extensions().get::<Peer>().cloned().ok_or_else(|| {
         status(&CaError::authority("a call came without a connection; serve with serve_tls"))
     })
@@ -415,7 +466,8 @@ mod tests {
             metadata.append(*key, value.parse().expect("ASCII"));
         }
         let peer = Peer { address: ([127, 0, 0, 1], 1).into(), identity: None };
-        match credential(&metadata, &peer, &Attestor::JoinTokens(Tokens::new("tokens"))) {
+        let attestor = Attestor::JoinTokens(Tokens::new("tokens"));
+        match credential(&metadata, &peer, &attestor, Wire::Rulecast) {
             Ok(_) => panic!("accepted"),
             Err(error) => error.code(),
         }

@@ -51,6 +51,7 @@ impl Ca {
             ttl: HOUR,
             max_ttl: 24 * HOUR,
             drain: Duration::from_secs(1),
+            dubbo: Default::default(),
         };
         let task = tokio::spawn(rulecast_ca::serve(config, listener, shutdown.clone()));
         Self { _parent: parent, dir, address, shutdown, task }

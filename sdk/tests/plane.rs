@@ -540,6 +540,7 @@ async fn a_client_joins_and_shows_its_renewed_certificate() {
         ttl: Duration::from_secs(4),
         max_ttl: Duration::from_secs(3600),
         drain: Duration::from_millis(10),
+        dubbo: Default::default(),
     };
     let authority = tokio::spawn(rulecast_ca::serve(config, listener, stop.clone()));
     let token = |namespace, application| {

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::{
-    Authority, INTERMEDIATE_DAYS, MIN_LEAF, ROOT_DAYS, ca_params, root_of, seconds, signing,
-    validity,
+    Authority, INTERMEDIATE_DAYS, MIN_LEAF, ROOT_DAYS, ServerNames, ca_params, root_of, seconds,
+    signing, validity,
 };
 use crate::CaError;
 
@@ -122,7 +122,13 @@ impl Parts {
         let intermediate_key = PrivateKey::from_pem(&key).map_err(|e| bad(e.message()))?;
         let intermediate = CertificateDer::from(certificate.contents().to_vec());
         let (_, not_after) = validity(&intermediate).map_err(|e| bad(e.message()))?;
-        Ok(Authority { bundle: Arc::new(bundle), intermediate, intermediate_key, not_after })
+        Ok(Authority {
+            bundle: Arc::new(bundle),
+            intermediate,
+            intermediate_key,
+            not_after,
+            names: ServerNames::default(),
+        })
     }
 }
 

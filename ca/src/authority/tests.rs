@@ -201,3 +201,44 @@ fn services_of_its_own_process_need_no_credential_and_no_others_get_it() {
         assert_eq!(error.code(), Code::OtherApplication);
     }
 }
+
+#[test]
+fn only_the_two_servers_have_dns_names() {
+    let site = tempfile::tempdir().expect("folder");
+    let dir = site.path().join("ca");
+    init(&dir, "td.example").expect("made");
+    let names = ServerNames::new(
+        &["ca.example".into(), "192.0.2.1".into()],
+        &["rulecast-dds.rulecast-system.svc".into()],
+    );
+    let authority = Authority::open(&dir).expect("opens").with_names(names.expect("names"));
+    let of = |spiffe: &str| {
+        let spiffe: SpiffeId = spiffe.parse().expect("a name");
+        let facts = AttestedFacts {
+            namespace: spiffe.namespace.clone(),
+            application: spiffe.workload.name().into(),
+            method: "test".into(),
+            token_id: None,
+            pod: None,
+        };
+        let key = PrivateKey::generate().expect("key").public_key();
+        let issued = authority.issue(&key, &spiffe, &facts, MAX_LEAF).expect("issued");
+        let (_, leaf) = X509Certificate::from_der(&issued.chain[0]).expect("DER");
+        let names = leaf.subject_alternative_name().expect("well formed").expect("has names");
+        let names: Vec<_> = names.value.general_names.iter().map(ToString::to_string).collect();
+        names[1..].join(" ")
+    };
+    let own = of("spiffe://td.example/ns/rulecast-system/app/rulecast-ca");
+    assert!(own.contains("ca.example") && own.split(' ').count() == 2, "{own}");
+    for plane in ["app", "sa"] {
+        let plane = of(&format!("spiffe://td.example/ns/rulecast-system/{plane}/rulecast-dds"));
+        assert!(plane.contains("rulecast-dds.rulecast-system.svc"), "{plane}");
+    }
+    for other in ["ns/shop/app/rulecast-dds", "ns/rulecast-system/app/web", "ns/shop/sa/web"] {
+        assert_eq!(of(&format!("spiffe://td.example/{other}")), "", "{other}");
+    }
+    for bad in ["", "a b", "*.example", "http://a"] {
+        let error = ServerNames::new(&[bad.into()], &[]).expect_err(bad);
+        assert_eq!(error.code(), Code::ConfigInvalid);
+    }
+}

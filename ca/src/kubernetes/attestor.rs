@@ -26,6 +26,8 @@ use crate::{CaError, service::is_own};
 
 /// How a caller was attested, in facts and metrics.
 pub const METHOD: &str = "kubernetes";
+/// Audience of the tokens that pods of the Dubbo control plane's clients have.
+pub const DUBBO_AUDIENCE: &str = "dubbo-ca";
 /// Longest token in bytes; real ones have about 1,000.
 pub const MAX_TOKEN: usize = 16 * 1024;
 
@@ -83,7 +85,8 @@ impl PodAttestor {
         &self.client
     }
 
-    /// The identity and the facts of whoever shows `token`. Refused with:
+    /// The identity and the facts of whoever shows `token`, which must be for `audience`.
+    /// Refused with:
     ///
     /// - [`Code::ServiceAccountToken`]: the API server does not vouch for it, or it is not
     ///   for this authority, not a service account's, or not a pod's.
@@ -93,6 +96,7 @@ impl PodAttestor {
     pub async fn attest(
         &self,
         token: Zeroizing<String>,
+        audience: &str,
         trust_domain: &str,
     ) -> Result<(SpiffeId, AttestedFacts), CaError> {
         if token.is_empty()
@@ -104,7 +108,7 @@ impl PodAttestor {
         let asked = async {
             // Never closed.
             let _place = self.places.acquire().await.ok();
-            let account = account(&self.review(token).await?)?;
+            let account = account(&self.review(token, audience).await?, audience)?;
             // Before anything else is asked: nobody may be the authority.
             if is_own(&account.namespace, &account.name) {
                 return Err(CaError::new(
@@ -167,10 +171,14 @@ impl PodAttestor {
         }
     }
 
-    async fn review(&self, token: Zeroizing<String>) -> Result<TokenReviewStatus, CaError> {
+    async fn review(
+        &self,
+        token: Zeroizing<String>,
+        audience: &str,
+    ) -> Result<TokenReviewStatus, CaError> {
         let review = TokenReview {
             spec: TokenReviewSpec {
-                audiences: Some(vec![KUBERNETES_AUDIENCE.into()]),
+                audiences: Some(vec![audience.into()]),
                 token: Some(String::clone(&token)),
             },
             ..TokenReview::default()
@@ -202,13 +210,14 @@ fn refused(why: &str) -> CaError {
         Code::ServiceAccountToken,
         format!(
             "the service-account token cannot be taken: {why}; show the pod's own projected \
-             token of audience {KUBERNETES_AUDIENCE}"
+             token, of audience {KUBERNETES_AUDIENCE} or, on the wire of the Dubbo control \
+             plane, {DUBBO_AUDIENCE}"
         ),
     )
 }
 
 /// Whose the token is, of the API server's answer.
-fn account(status: &TokenReviewStatus) -> Result<Account, CaError> {
+fn account(status: &TokenReviewStatus, audience: &str) -> Result<Account, CaError> {
     let user = match &status.user {
         Some(user) if status.authenticated == Some(true) => user,
         _ => {
@@ -220,7 +229,7 @@ fn account(status: &TokenReviewStatus) -> Result<Account, CaError> {
     };
     // An API server that knows no audiences vouches for any token, and says none here.
     let audiences = status.audiences.as_deref().unwrap_or_default();
-    if !audiences.iter().any(|audience| audience == KUBERNETES_AUDIENCE) {
+    if !audiences.iter().any(|known| known == audience) {
         return Err(refused("it is not of our audience, as far as the API server says"));
     }
     let name = user.username.as_deref().unwrap_or_default();

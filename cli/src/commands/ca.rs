@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Subcommand;
-use rulecast_ca::{CaConfig, Place};
+use rulecast_ca::{CaConfig, DubboConfig, Place};
 use rulecast_runtime::signal;
 
 use super::follow_parent;
@@ -30,10 +30,12 @@ options! {
         "In a cluster: address of the webhook that mounts trust into pods (TLS); none when not given" webhook_listen: Address, "RULECAST_CA_WEBHOOK_LISTEN";
         "In a cluster: address of the authority as pods are told [default: rulecast-ca.rulecast-system.svc:7443]" ca_address: String, "RULECAST_CA_ADDRESS";
         "In a cluster: address of the plane as pods are told [default: rulecast-dds.rulecast-system.svc:7444]" dds_address: String, "RULECAST_DDS_ADDRESS";
-        "In a cluster: pods with the labels of Dubbo's authority get its environment and mounts too [default: false]" compat_dubbo: bool, "RULECAST_CA_COMPAT_DUBBO";
+        "In a cluster: pods with the labels of Dubbo's authority get its environment and mounts too, and certificates for their tokens of audience dubbo-ca [default: false]" compat_dubbo: bool, "RULECAST_CA_COMPAT_DUBBO";
     }
     many {
         "In a cluster: names and addresses that the webhook's certificate is for [default: rulecast-ca.rulecast-system.svc]" webhook_hosts: String, "RULECAST_CA_WEBHOOK_HOSTS";
+        "Names and addresses in the authority's certificate besides its SPIFFE name, for Dubbo's clients [default: none; with compat-dubbo the host of ca-address]" names: String, "RULECAST_CA_NAMES";
+        "The same in the plane's certificate [default: none; with compat-dubbo the host of dds-address]" dds_names: String, "RULECAST_CA_DDS_NAMES";
     }
 }
 
@@ -122,9 +124,37 @@ async fn serve(options: CaOptions) -> Result<ExitCode> {
         ttl: settings.ttl.0,
         max_ttl: settings.max_ttl.0,
         drain: settings.drain.0,
+        dubbo: dubbo(&settings),
     };
     rulecast_ca::run(config, shutdown).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is done for Dubbo's clients. They know servers by the names that they connect to; in a
+/// cluster those are what their pods are told.
+fn dubbo(settings: &CaSettings) -> DubboConfig {
+    let tokens = settings.compat_dubbo.unwrap_or_default();
+    let names = |given: &[String], address: Option<&String>, default: &str| {
+        if !given.is_empty() || !tokens {
+            return given.to_vec();
+        }
+        let address = address.map_or(default, String::as_str);
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        vec![host.trim_matches(['[', ']']).to_owned()]
+    };
+    DubboConfig {
+        tokens,
+        names: names(
+            &settings.names,
+            settings.ca_address.as_ref(),
+            "rulecast-ca.rulecast-system.svc",
+        ),
+        dds_names: names(
+            &settings.dds_names,
+            settings.dds_address.as_ref(),
+            "rulecast-dds.rulecast-system.svc",
+        ),
+    }
 }
 
 fn place(settings: &CaSettings) -> Result<Place> {

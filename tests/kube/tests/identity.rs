@@ -177,6 +177,7 @@ async fn another_root_is_followed_when_the_file_has_it() {
         ttl: Duration::from_secs(3600),
         max_ttl: Duration::from_secs(3600),
         drain: Duration::from_millis(100),
+        dubbo: Default::default(),
     };
     let _stop = shutdown.clone().drop_guard();
     tokio::spawn(rulecast_ca::run(config, shutdown));

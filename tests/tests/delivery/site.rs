@@ -65,6 +65,7 @@ impl Authority {
             ttl: HOUR,
             max_ttl: HOUR,
             drain: Duration::from_secs(1),
+            dubbo: Default::default(),
         };
         let stop = CancellationToken::new();
         tokio::spawn(rulecast_ca::serve(config, listener, stop.clone()));

@@ -52,11 +52,11 @@ fn extra(status: &mut TokenReviewStatus) -> &mut std::collections::BTreeMap<Stri
 
 #[test]
 fn an_answer_names_account_and_pod() {
-    assert_eq!(account(&answer()), Ok(of(None)));
+    assert_eq!(account(&answer(), KUBERNETES_AUDIENCE), Ok(of(None)));
     let mut newer = answer();
     extra(&mut newer).insert(NODE_NAME.into(), vec!["node-a".into()]);
     newer.audiences.as_mut().expect("there").push("other".into());
-    assert_eq!(account(&newer), Ok(of(Some("node-a"))));
+    assert_eq!(account(&newer, KUBERNETES_AUDIENCE), Ok(of(Some("node-a"))));
 }
 
 #[test]
@@ -83,12 +83,12 @@ fn answers_that_say_too_little_are_refused() {
     for (what, spoil) in cases {
         let mut status = answer();
         spoil(&mut status);
-        let error = account(&status).expect_err(what);
+        let error = account(&status, KUBERNETES_AUDIENCE).expect_err(what);
         assert_eq!(error.code(), Code::ServiceAccountToken, "{what}: {error}");
     }
     let mut long = answer();
     (long.authenticated, long.error) = (None, Some("x\n".repeat(10_000)));
-    assert!(account(&long).expect_err("refused").message().len() < 500);
+    assert!(account(&long, KUBERNETES_AUDIENCE).expect_err("refused").message().len() < 500);
 }
 
 #[test]

@@ -199,6 +199,7 @@ impl Ca {
             ttl: HOUR,
             max_ttl: 24 * HOUR,
             drain: Duration::from_millis(100),
+            dubbo: Default::default(),
         };
         let task = tokio::spawn(rulecast_ca::serve(config, listener, shutdown.clone()));
         Self { address, http, shutdown, task }
