@@ -399,7 +399,8 @@ impl Envelope<'_> {
             },
         };
         let resource = match (&id, metadata, spec) {
-            (Some(id), Some(metadata), Some(spec)) => Some(Resource { created: 0,
+            (Some(id), Some(metadata), Some(spec)) => Some(Resource {
+                created: 0,
                 id: id.clone(),
                 labels: metadata.labels,
                 annotations: metadata.annotations,

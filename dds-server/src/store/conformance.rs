@@ -150,7 +150,8 @@ pub fn resource(name: &str, namespace: &str, key: &str, value: u32) -> Resource 
 
 /// A resource of a kind from [`kind_in`].
 pub fn resource_of(kind: Kind, name: &str, namespace: &str, key: &str, value: u32) -> Resource {
-    Resource { created: 0,
+    Resource {
+        created: 0,
         id: ResourceId { kind, namespace: namespace.into(), name: name.into() },
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),

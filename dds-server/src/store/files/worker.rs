@@ -680,7 +680,14 @@ impl Worker {
                             Some(kept) => kept,
                             None => (self.state.next()?, resource),
                         };
-                        let stored = Stored { resource, revision, digest, origin, accepted: true, version: Version::default() };
+                        let stored = Stored {
+                            resource,
+                            revision,
+                            digest,
+                            origin,
+                            accepted: true,
+                            version: Version::default(),
+                        };
                         // Kept before anybody sees it, so that a restart cannot know less.
                         if moved {
                             self.state.keep(&stored)?;
