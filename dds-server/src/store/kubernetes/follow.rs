@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// A kind that is missing is looked for so often.
 const MISSING: Duration = Duration::from_secs(1);
-/// After a watch that ends sooner there is a pause.
+/// A watch that ends sooner is followed by a pause.
 const SHORT: Duration = Duration::from_secs(1);
 /// Changes taken as one batch.
 const BATCH: usize = 1000;
@@ -205,31 +205,29 @@ impl Follower {
                 return;
             }
             let began = Instant::now();
+            let mut lasted = false;
             let left = match self.begin(position, verify).await {
                 Ok(None) => return,
                 Ok(Some((lines, silence))) => {
                     self.hub.with(|state| state.set_up(self.kind));
                     self.failing.answered();
-                    self.follow(lines, silence, &mut position, epoch).await
+                    let left = self.follow(lines, silence, &mut position, epoch).await;
+                    lasted = began.elapsed() >= SHORT;
+                    left
                 }
                 Err(fault) => Left::Failed(fault),
             };
             verify = true;
-            let short = began.elapsed() < SHORT;
-            if !short {
+            if lasted {
                 self.failing = Failing::default();
             }
             match left {
                 Left::Relist => return,
-                Left::Ended if short => {
-                    self.failing.more(began);
-                    self.failing.answered();
-                    sleep(self.failing.pause()).await;
-                }
-                Left::Ended => {}
+                Left::Ended if lasted => {}
+                Left::Ended => self.soon(began).await,
                 // The server has forgotten what came after this position.
                 Left::Failed(Fault { why: Why::Gone, .. })
-                | Left::Broken(Fault { why: Why::Gone, .. }) => return,
+                | Left::Broken(Fault { why: Why::Gone, .. }) => return self.soon(began).await,
                 // What a watch then tells of the time in between would be the end of all objects.
                 Left::Failed(fault) if fault.why == Why::Missing => {
                     return self.failed(&fault, began).await;
@@ -400,6 +398,13 @@ impl Follower {
                 Err(Fault::new("watch", crd(kind), kube::Error::Api(status)))
             }
         }
+    }
+
+    /// Waits before another attempt after one that went well and led to little.
+    async fn soon(&mut self, began: Instant) {
+        self.failing.more(began);
+        self.failing.answered();
+        sleep(self.failing.pause()).await;
     }
 
     /// Something failed: says so when it lasts, and waits before the next attempt.

@@ -200,9 +200,9 @@ impl State {
     /// Keeps of what was read only what is new, so that a list is not held twice.
     pub(super) fn lighten(&self, reading: &mut Reading) {
         let held = self.kinds.get(&reading.id.kind).and_then(|k| k.objects.get(&reading.id));
-        if let (Content::Good(_, digest), Some(Held { stored: Some(stored), .. })) =
+        if let (Content::Good(_, digest), Some(Held { stored: Some(stored), version, .. })) =
             (&reading.content, held)
-            && stored.digest == *digest
+            && (stored.digest, &version.uid) == (*digest, &reading.version.uid)
         {
             reading.content = Content::Same;
         }
