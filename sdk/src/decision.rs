@@ -1,18 +1,25 @@
 //! Decisions: which endpoints a call may use, and why.
 //!
-//! [`Policies`] hold the modules, a [`RuleSet`] the rules of one moment; both are immutable,
-//! cheap to clone and shared by all threads. Each thread keeps an instance of its own and
-//! brings it up to date with the rule set that it is asked with: a rule is committed once per
-//! thread, when a call first needs it.
+//! [`Policies`] hold a policy per kind, a [`RuleSet`] the rules of one moment; both are
+//! immutable, cheap to clone and shared by all threads. Each thread keeps an instance of each
+//! policy that it needs, and brings it up to date with the rules that it is asked with: a rule
+//! is committed once per thread, when a call first needs it.
 
+mod engine;
 mod health;
+mod kinds;
+mod local;
 mod policies;
 mod request;
+mod route;
 mod rule_set;
 mod worker;
 
 use std::{fmt, sync::Arc};
 
+pub use kinds::{POLICIES, PolicyKind, TYPES};
+pub(crate) use kinds::{is_data, slot::TAG_ROUTE};
+pub(crate) use policies::check_frame;
 pub use policies::{Policies, Rejection};
 pub use request::Request;
 pub use rule_set::RuleSet;
@@ -46,6 +53,8 @@ impl fmt::Display for Effect {
 /// A rule's part in a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleEffect {
+    /// The type of the rule, `<group>/<version>/<Kind>`.
+    pub kind: &'static str,
     /// `<name>/<namespace>`.
     pub key: Arc<str>,
     /// What it did.
@@ -54,12 +63,16 @@ pub struct RuleEffect {
     pub remaining: u32,
 }
 
-/// A failure on the way to a decision. The rule, or without one all of them, was passed over:
-/// the endpoints are those that there would be without.
+/// A failure on the way to a decision. The rule, or without one all of its kind, was passed
+/// over: the endpoints are those that there would be without.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionFault {
+    /// The type of the rules, `<group>/<version>/<Kind>`; `None`: of all kinds.
+    pub kind: Option<&'static str>,
     /// The rule at work, when one was.
     pub key: Option<Arc<str>>,
+    /// The rule is a shadow: nothing would have changed by it.
+    pub shadow: bool,
     /// What happened.
     pub fault: Fault,
     /// It happened before; the rule is set aside for a while and was not tried again.
@@ -78,6 +91,17 @@ pub struct Decision {
     /// The number from which chance came, when a rule needed it. The same request with this
     /// draw decides the same.
     pub draw: Option<u64>,
+}
+
+impl Decision {
+    /// Empties it; its memory stays.
+    pub fn clear(&mut self) {
+        let Self { endpoints, rules, faults, draw } = self;
+        endpoints.clear();
+        rules.clear();
+        faults.clear();
+        *draw = None;
+    }
 }
 
 /// A decision with its reasons.

@@ -10,6 +10,9 @@ use rulecast_policy::{abi, bits, endpoints as table};
 /// Largest encoded table, in bytes.
 const MAX_TABLE: usize = 2 * 1024 * 1024;
 
+/// The parameter that tells the groups of a provider's endpoints apart.
+pub(crate) const TAG: &str = "dubbo.tag";
+
 /// Parameters by name, sorted. `address` is `host:port` where those two are there and it is not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Params(Vec<(String, String)>);
@@ -119,6 +122,7 @@ struct Inner {
     table: Vec<u8>,
     all: Vec<u64>,
     applications: Vec<String>,
+    tagged: bool,
 }
 
 impl EndpointSet {
@@ -141,9 +145,10 @@ impl EndpointSet {
             .collect();
         applications.sort_unstable();
         applications.dedup();
+        let tagged = endpoints.iter().any(|e| e.params.get(TAG).is_some());
         let all = bits::all(endpoints.len());
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self(Arc::new(Inner { id, endpoints, table, all, applications })))
+        Ok(Self(Arc::new(Inner { id, endpoints, table, all, applications, tagged })))
     }
 
     /// The endpoints, in the order given.
@@ -171,6 +176,11 @@ impl EndpointSet {
 
     pub(crate) fn all(&self) -> &[u64] {
         &self.0.all
+    }
+
+    /// Whether one of them has a tag.
+    pub(crate) fn tagged(&self) -> bool {
+        self.0.tagged
     }
 
     pub(crate) fn applications(&self) -> &[String] {

@@ -7,11 +7,7 @@ use rulecast_identity::TokenSource;
 
 use super::{Client, ConnectError, connect};
 
-/// Types that this version of the SDK has policies for, and subscribes to by default.
-pub const TYPES: &[&str] = &[ROUTE];
-
-/// The type whose rules choose among endpoints.
-pub(super) const ROUTE: &str = "dubbo.apache.org/v1alpha1/ConditionRoute";
+pub use crate::decision::TYPES;
 
 /// What happens to calls before the first complete snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -288,11 +284,5 @@ mod tests {
             assert_eq!(error.code(), Code::ConfigInvalid);
             assert!(error.to_string().contains(&format!("option {option}")), "{error}");
         }
-    }
-
-    #[test]
-    fn types_are_those_of_the_table_of_kinds() {
-        let table: Vec<_> = rulecast_api::kind::KINDS.iter().map(|k| k.type_name).collect();
-        assert_eq!(TYPES, table);
     }
 }

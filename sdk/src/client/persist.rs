@@ -25,9 +25,9 @@ pub(super) async fn run(
         loop {
             let Some(held) = newest.borrow_and_update().clone() else { break };
             let (file, identity) = (file.clone(), identity.clone());
-            let engine = shared.engine;
+            let policies = shared.policies.clone();
             let path = file.path().display().to_string();
-            let write = move || file.store(&identity, &held.to_stored(&engine));
+            let write = move || file.store(&identity, &held.to_stored(&policies));
             let error = match task::spawn_blocking(write).await {
                 Ok(Ok(())) => None,
                 Ok(Err(e)) => Some(e.to_string()),

@@ -11,9 +11,12 @@ use arc_swap::ArcSwap;
 use rulecast_api::{Code, Digest, SpiffeId, proto::rules::v1::Rule};
 use tokio::{sync::watch, task};
 
-use super::{ClientBuilder, ConnectError, Startup, builder::ROUTE};
+use super::{ClientBuilder, ConnectError, Startup};
 use crate::{
-    decision::{Decision, DecisionFault, Explanation, Policies, Request, RuleSet},
+    decision::{
+        Decision, DecisionFault, Explanation, POLICIES, Policies, Request, RuleSet, check_frame,
+        is_data,
+    },
     disk::{StoredSnapshot, StoredType},
     endpoints::{EndpointSet, Params},
     host::{Fault, FaultKind},
@@ -31,8 +34,8 @@ const MAX_LABEL: usize = 1024;
 pub(super) struct Held {
     /// By type; every subscribed type has its entry.
     pub(super) kinds: BTreeMap<String, Arc<KindSnapshot>>,
-    /// The rules that route.
-    routes: RuleSet,
+    /// Those of the kinds that have policies.
+    rules: RuleSet,
     /// Every type is complete.
     ready: bool,
 }
@@ -45,31 +48,34 @@ impl Held {
 
     /// This with other states of some types.
     fn with(&self, changed: impl IntoIterator<Item = (String, KindSnapshot)>) -> Self {
-        let (mut kinds, mut routes) = (self.kinds.clone(), self.routes.clone());
+        let (mut kinds, mut rules) = (self.kinds.clone(), self.rules.clone());
         for (type_name, kind) in changed {
-            if type_name == ROUTE {
-                routes = RuleSet::new(Some(&routes), kind.items.values().map(|i| &*i.rule));
-            }
+            rules = rules.with(&type_name, kind.items.values().map(|i| &*i.rule));
             kinds.insert(type_name, Arc::new(kind));
         }
         let ready = kinds.values().all(|kind| kind.source.is_some());
-        Self { kinds, routes, ready }
+        Self { kinds, rules, ready }
     }
 
     /// For the disk: what is complete.
-    pub(super) fn to_stored(&self, engine: &Digest) -> StoredSnapshot {
+    pub(super) fn to_stored(&self, policies: &Policies) -> StoredSnapshot {
         let complete = self.kinds.iter().filter(|(_, kind)| kind.source.is_some());
         let types: Vec<StoredType> =
-            complete.map(|(name, kind)| kind.to_stored(name, engine)).collect();
+            complete.map(|(name, kind)| kind.to_stored(name, &engine(policies, name))).collect();
         StoredSnapshot { types }
     }
+}
+
+/// What refuses rules of a type, and is remembered with the refusals.
+fn engine(policies: &Policies, type_name: &str) -> Digest {
+    policies.engine_digest(type_name).unwrap_or_else(|| Digest::of(b"data"))
 }
 
 /// See the module.
 pub(super) struct Shared {
     held: ArcSwap<Held>,
-    policies: Policies,
-    /// Of the policies.
+    pub(super) policies: Policies,
+    /// Of all policies.
     pub(super) engine: Digest,
     pub(super) consumer: Params,
     startup: Startup,
@@ -82,8 +88,9 @@ pub(super) struct Shared {
 impl Shared {
     /// With nothing held. Loads the policies off the runtime's threads.
     pub(super) async fn new(builder: &ClientBuilder) -> Result<Self, ConnectError> {
-        let policies = match task::spawn_blocking(Policies::builtin).await {
-            Ok(Ok(policies)) => policies,
+        let load = || Policies::builtin().map(|policies| (policies.digest(), policies));
+        let (engine, policies) = match task::spawn_blocking(load).await {
+            Ok(Ok(loaded)) => loaded,
             Ok(Err(e)) => {
                 return Err(ConnectError::Policies { code: e.code(), message: e.to_string() });
             }
@@ -101,7 +108,7 @@ impl Shared {
         let status = Status { kinds: kinds(&held), ..Status::default() };
         Ok(Self {
             held: ArcSwap::from_pointee(held),
-            engine: policies.engine_digest(),
+            engine,
             policies,
             consumer: own.into_iter().chain(parameters).collect(),
             startup: builder.startup,
@@ -157,9 +164,20 @@ impl Shared {
     }
 
     fn check(&self, type_name: &str, rule: &Rule) -> Result<(), String> {
-        self.policies
-            .check(type_name, rule)
-            .map_err(|rejection| coded(Code::RuleRefused, &rejection.to_string()))
+        let checked = match is_data(type_name) {
+            true => check_frame(rule),
+            false => self.policies.check(type_name, rule),
+        };
+        checked.map_err(|rejection| coded(Code::RuleRefused, &rejection.to_string()))
+    }
+
+    /// What speaks without any rule must be ready before a call comes. Blocks.
+    fn prepare(&self, type_name: &str) {
+        if type_name == POLICIES[crate::decision::TAG_ROUTE].type_name
+            && let Err(error) = self.policies.prepare(type_name)
+        {
+            tracing::warn!(%type_name, %error, "a policy cannot be loaded");
+        }
     }
 
     /// Puts in force what was kept on disk; gives how many rules. Blocks.
@@ -167,7 +185,9 @@ impl Shared {
         let ours = stored.types.iter().filter(|t| self.types.contains(&t.type_name));
         let kinds = ours.map(|stored| {
             let check = |rule: &Rule| self.check(&stored.type_name, rule);
-            let kind = KindSnapshot::from_stored(stored, &self.engine, check);
+            let engine = engine(&self.policies, &stored.type_name);
+            let kind = KindSnapshot::from_stored(stored, &engine, check);
+            self.prepare(&stored.type_name);
             (stored.type_name.clone(), kind)
         });
         let held = self.install(self.held().with(kinds));
@@ -190,6 +210,7 @@ impl Shared {
                 let Rejected { key, digest, reason } = rejected;
                 tracing::warn!(%type_name, %key, digest = %digest.short(), %reason, "rule rejected");
             }
+            shared.prepare(&type_name);
             (shared.install(held.with([(type_name, kind)])), refused)
         };
         task::spawn_blocking(work).await.map_err(|e| format!("applying it broke off: {e}"))
@@ -201,8 +222,8 @@ impl Shared {
             return self.unready(endpoints);
         }
         match self.merged(request) {
-            None => self.policies.route(&held.routes, request, endpoints),
-            Some(merged) => self.policies.route(&held.routes, &merged, endpoints),
+            None => self.policies.route(&held.rules, request, endpoints),
+            Some(merged) => self.policies.route(&held.rules, &merged, endpoints),
         }
     }
 
@@ -217,8 +238,8 @@ impl Shared {
             return Explanation { decision, text };
         }
         match self.merged(request) {
-            None => self.policies.explain(&held.routes, request, endpoints),
-            Some(merged) => self.policies.explain(&held.routes, &merged, endpoints),
+            None => self.policies.explain(&held.rules, request, endpoints),
+            Some(merged) => self.policies.explain(&held.rules, &merged, endpoints),
         }
     }
 
@@ -246,7 +267,13 @@ impl Shared {
         let fault = Fault { kind: FaultKind::NotReady, rule: None, message };
         Decision {
             endpoints: kept.collect(),
-            faults: vec![DecisionFault { key: None, fault, aside: false }],
+            faults: vec![DecisionFault {
+                kind: None,
+                key: None,
+                shadow: false,
+                fault,
+                aside: false,
+            }],
             ..Decision::default()
         }
     }

@@ -1,11 +1,4 @@
-use std::{
-    cell::RefCell,
-    fmt::Write as _,
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::sync::{Arc, OnceLock};
 
 use rulecast_api::{
     Code, Digest,
@@ -14,25 +7,10 @@ use rulecast_api::{
 use rulecast_policy::Guest;
 
 use super::{
-    Decision, DecisionFault, Explanation,
-    health::Health,
-    request::Request,
-    rule_set::{Matching, RuleSet},
-    worker::{Source, Try, Worker},
+    engine::{Engine, Origin},
+    kinds::{POLICIES, slot, slot_of},
 };
-use crate::{
-    endpoints::EndpointSet,
-    host::{Fault, FaultKind, Module, ModuleError, Runner},
-};
-
-/// ConditionRoute, as built from `wasm-policies/condition-route`.
-const CONDITION_ROUTE: &[u8] = include_bytes!("../../../wasm-policies/dist/condition_route.wasm");
-
-/// The type whose rules the built-in policy decides.
-const CONDITION_ROUTE_TYPE: &str = "dubbo.apache.org/v1alpha1/ConditionRoute";
-
-/// Most tries of one decision: one rule at fault is passed over with each.
-const TRIES: usize = 4;
+use crate::host::{Module, ModuleError};
 
 /// Why a rule is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,269 +25,149 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    fn new(code: Code, field: &str, message: impl Into<String>) -> Self {
+    pub(super) fn new(code: Code, field: &str, message: impl Into<String>) -> Self {
         Self { code: code.to_string(), field: field.to_owned(), message: message.into() }
     }
 }
 
-/// The policies that give rules their meaning. Cheap to clone; shared by all threads.
+/// The policies that give rules their meaning, one per kind at most. Cheap to clone; shared
+/// by all threads.
 #[derive(Clone)]
-pub struct Policies(Arc<Inner>);
-
-struct Inner {
-    id: u64,
-    source: Source,
-    digest: Digest,
-    health: Health,
-    /// For checking rules off the call path.
-    checker: Mutex<Option<Runner>>,
-}
+pub struct Policies(Arc<[Option<Arc<Engine>>]>);
 
 impl std::fmt::Debug for Policies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Policies({})", self.0.digest.short())
+        let engines = POLICIES.iter().zip(&*self.0);
+        f.debug_map()
+            .entries(engines.filter_map(|(kind, engine)| {
+                Some((kind.type_name, engine.as_ref()?.digest.short().to_string()))
+            }))
+            .finish()
     }
-}
-
-thread_local! {
-    /// One worker per policies. A thread decides for one or two in its life.
-    static WORKERS: RefCell<Vec<(u64, Weak<Inner>, Worker)>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Policies {
-    /// The policies that are built in. Compiled once per process, on the first call, which
-    /// takes some hundred milliseconds.
+    /// The policies that are built in ([`POLICIES`]). That of ConditionRoute is compiled once
+    /// per process, on the first call, which takes some hundred milliseconds; others when the
+    /// first rule of their kind is checked, or asked for with [`prepare`](Self::prepare).
     pub fn builtin() -> Result<Self, ModuleError> {
         static BUILTIN: OnceLock<Result<Policies, ModuleError>> = OnceLock::new();
-        BUILTIN.get_or_init(|| Ok(Self::from_module(Module::new(CONDITION_ROUTE)?))).clone()
+        let make = || {
+            let engine = |module: Option<&'static [u8]>| {
+                Some(Arc::new(Engine::new(Origin::Embedded(module?))))
+            };
+            let policies = Self(POLICIES.iter().map(|kind| engine(kind.module)).collect());
+            policies.prepare(POLICIES[slot::CONDITION_ROUTE].type_name)?;
+            Ok(policies)
+        };
+        BUILTIN.get_or_init(make).clone()
     }
 
-    /// With another module for ConditionRoute.
+    /// Without any: every kind is passed over.
+    pub fn none() -> Self {
+        Self(POLICIES.iter().map(|_| None).collect())
+    }
+
+    /// With this module for ConditionRoute, and no others.
     pub fn from_module(module: Module) -> Self {
-        let digest = module.digest();
-        Self::make(Source::Module(module), digest)
+        Self::none().with(slot::CONDITION_ROUTE, Origin::Module(module))
     }
 
-    /// With a policy that runs natively, outside of any sandbox: for tests and debuggers.
+    /// With a policy for ConditionRoute that runs natively, outside of any sandbox, and no
+    /// others: for tests and debuggers.
     pub fn native(make: fn() -> Box<dyn Guest>) -> Self {
-        Self::make(Source::Native(make), Digest::of(b"native"))
+        Self::none().with(slot::CONDITION_ROUTE, Origin::Native(make))
     }
 
-    fn make(source: Source, digest: Digest) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(Arc::new(Inner {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            source,
-            digest,
-            health: Health::default(),
-            checker: Mutex::new(None),
-        }))
+    /// With another module for a type. A type outside of [`POLICIES`] changes nothing.
+    #[must_use]
+    pub fn with_module(&self, type_name: &str, module: Module) -> Self {
+        match slot_of(type_name) {
+            Some(slot) => self.with(slot, Origin::Module(module)),
+            None => self.clone(),
+        }
     }
 
-    /// Digest of the module that decides.
-    pub fn engine_digest(&self) -> Digest {
-        self.0.digest
+    /// With another policy for a type, one that runs natively: for tests and debuggers. A type
+    /// outside of [`POLICIES`] changes nothing.
+    #[must_use]
+    pub fn with_native(&self, type_name: &str, make: fn() -> Box<dyn Guest>) -> Self {
+        match slot_of(type_name) {
+            Some(slot) => self.with(slot, Origin::Native(make)),
+            None => self.clone(),
+        }
+    }
+
+    fn with(&self, slot: usize, origin: Origin) -> Self {
+        let mut engines = self.0.to_vec();
+        engines[slot] = Some(Arc::new(Engine::new(origin)));
+        Self(engines.into())
+    }
+
+    #[inline]
+    pub(super) fn engine(&self, slot: usize) -> Option<&Arc<Engine>> {
+        self.0.get(slot)?.as_ref()
+    }
+
+    /// Compiles the module of a type, unless that is done: tens to hundreds of milliseconds.
+    /// A type without a module needs nothing.
+    pub fn prepare(&self, type_name: &str) -> Result<(), ModuleError> {
+        match slot_of(type_name).and_then(|slot| self.engine(slot)) {
+            Some(engine) => engine.prepare().map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Digest of the module that decides a type; `None`: nothing does.
+    pub fn engine_digest(&self, type_name: &str) -> Option<Digest> {
+        Some(self.engine(slot_of(type_name)?)?.digest)
+    }
+
+    /// A digest of all of them, which changes with each. With one alone it is that one's.
+    pub fn digest(&self) -> Digest {
+        let engines: Vec<_> = POLICIES
+            .iter()
+            .zip(&*self.0)
+            .filter_map(|(kind, engine)| Some((kind.type_name, engine.as_ref()?.digest)))
+            .collect();
+        if let [(_, only)] = engines[..] {
+            return only;
+        }
+        let mut all = Vec::new();
+        for (type_name, digest) in engines {
+            all.extend_from_slice(type_name.as_bytes());
+            all.push(0);
+            all.extend_from_slice(digest.as_bytes());
+        }
+        Digest::of(&all)
     }
 
     /// Whether a rule of this type can be obeyed: gives it to an instance set aside for that.
     pub fn check(&self, type_name: &str, rule: &Rule) -> Result<(), Rejection> {
-        if type_name != CONDITION_ROUTE_TYPE {
+        let Some(engine) = slot_of(type_name).and_then(|slot| self.engine(slot)) else {
             let message = format!("no policy decides {type_name}");
             return Err(Rejection::new(Code::TypeUnsupported, "", message));
-        }
-        let invalid = |field, message: String| Rejection::new(Code::ItemInvalid, field, message);
-        if rule.key.is_empty() {
-            return Err(invalid("key", "is empty; <name>/<namespace> is wanted".to_owned()));
-        }
-        if Enforcement::try_from(rule.enforcement).is_err() {
-            let message = format!("{} is unknown to this version", rule.enforcement);
-            return Err(invalid("enforcement", message));
-        }
-        if let Some(target) = &rule.target
-            && !matches!(Scope::try_from(target.scope), Ok(Scope::Service | Scope::Application))
-        {
-            let message = format!("{} is unknown to this version", target.scope);
-            return Err(invalid("target.scope", message));
-        }
-        let mut checker = self.0.checker.lock().unwrap_or_else(PoisonError::into_inner);
-        let by_fault =
-            |fault: Fault| Rejection::new(fault.kind.code(), "spec", fault.message.clone());
-        // Taken out: after a fault it is not put back.
-        let mut runner = match checker.take() {
-            Some(runner) => runner,
-            None => self.0.source.runner().map_err(by_fault)?,
         };
-        let answer = runner.commit(0, &rule.spec).map_err(by_fault)?;
-        runner.remove(0).map_err(by_fault)?;
-        *checker = Some(runner);
-        answer.map(drop).map_err(|e| Rejection {
-            code: e.code,
-            field: if e.field.is_empty() { "spec".into() } else { format!("spec.{}", e.field) },
-            message: e.message,
-        })
-    }
-
-    /// Decides which endpoints a call may use. Never fails: a policy at fault is passed over,
-    /// and the decision says so.
-    pub fn route(
-        &self,
-        rules: &RuleSet,
-        request: &Request<'_>,
-        endpoints: &EndpointSet,
-    ) -> Decision {
-        self.decide(rules, request, endpoints, None)
-    }
-
-    /// Decides the same, and says why.
-    pub fn explain(
-        &self,
-        rules: &RuleSet,
-        request: &Request<'_>,
-        endpoints: &EndpointSet,
-    ) -> Explanation {
-        let mut lines = Vec::new();
-        let decision = self.decide(rules, request, endpoints, Some(&mut lines));
-        let text = describe(rules, &decision, &lines, endpoints.len());
-        Explanation { decision, text }
-    }
-
-    fn decide(
-        &self,
-        rules: &RuleSet,
-        request: &Request<'_>,
-        endpoints: &EndpointSet,
-        lines: Option<&mut Vec<(u32, String)>>,
-    ) -> Decision {
-        let matching = rules.matching(request, endpoints);
-        let (group, list) = match &matching {
-            Matching::Group(group, list) => (Some(*group), *list),
-            Matching::List(list) => (None, list.as_slice()),
-        };
-        let mut decision = Decision::default();
-        if list.is_empty() {
-            decision.endpoints.extend(0..endpoints.len() as u32);
-            return decision;
-        }
-        if let Some(fault) = self.0.health.aside() {
-            decision.endpoints.extend(0..endpoints.len() as u32);
-            decision.faults.push(DecisionFault { key: None, fault, aside: true });
-            return decision;
-        }
-        let mut without = Vec::new();
-        for &index in list {
-            let Some(entry) = rules.entry(index) else { continue };
-            if let Some(fault) = entry.health.aside() {
-                without.push(index);
-                let key = Some(entry.key.clone());
-                decision.faults.push(DecisionFault { key, fault, aside: true });
-            }
-        }
-        let mut silent = Vec::new();
-        let explain = lines.is_some();
-        let lines = lines.unwrap_or(&mut silent);
-        WORKERS.with_borrow_mut(|workers| {
-            let worker = self.worker(workers);
-            for _ in 0..TRIES {
-                if without.len() == list.len() {
-                    break;
-                }
-                lines.clear();
-                let wanted = Try {
-                    rule_set: rules,
-                    request,
-                    endpoints,
-                    group,
-                    list,
-                    without: &without,
-                    draw: request.draw,
-                    explain,
-                };
-                let Err(fault) = worker.run(&wanted, &mut decision, lines) else {
-                    if self.0.health.is_ill() {
-                        self.0.health.succeeded();
-                    }
-                    return;
-                };
-                let owner = fault.rule.and_then(|id| {
-                    list.iter()
-                        .filter_map(|&i| Some((i, rules.entry(i)?)))
-                        .find(|(i, entry)| entry.id == id && !without.contains(i))
-                });
-                let key = owner.map(|(_, entry)| entry.key.clone());
-                tracing::debug!(rule = key.as_deref(), %fault, "a policy failed");
-                match owner {
-                    Some((index, entry)) => {
-                        entry.health.failed(&fault);
-                        without.push(index);
-                        decision.faults.push(DecisionFault { key, fault, aside: false });
-                    }
-                    None => {
-                        // An oversized request is the call's doing and a missing instance this
-                        // thread's: neither says anything about the module.
-                        if !matches!(fault.kind, FaultKind::Oversize | FaultKind::Unavailable) {
-                            self.0.health.failed(&fault);
-                        }
-                        decision.faults.push(DecisionFault { key, fault, aside: false });
-                        break;
-                    }
-                }
-            }
-            // The default route.
-            lines.clear();
-            decision.rules.clear();
-            decision.draw = None;
-            decision.endpoints.clear();
-            decision.endpoints.extend(0..endpoints.len() as u32);
-        });
-        decision
-    }
-
-    fn worker<'w>(&self, workers: &'w mut Vec<(u64, Weak<Inner>, Worker)>) -> &'w mut Worker {
-        let at = match workers.iter().position(|(id, ..)| *id == self.0.id) {
-            Some(at) => at,
-            None => {
-                // Those whose policies are gone go with them.
-                workers.retain(|(_, policies, _)| policies.strong_count() > 0);
-                let worker = Worker::new(self.0.source.clone());
-                workers.push((self.0.id, Arc::downgrade(&self.0), worker));
-                workers.len() - 1
-            }
-        };
-        &mut workers[at].2
+        check_frame(rule)?;
+        engine.check(rule)
     }
 }
 
-fn describe(
-    rules: &RuleSet,
-    decision: &Decision,
-    lines: &[(u32, String)],
-    endpoints: usize,
-) -> String {
-    let mut text = String::new();
-    let mut write = |line: std::fmt::Arguments<'_>| {
-        let _ = text.write_fmt(format_args!("{line}\n"));
-    };
-    match decision.draw {
-        Some(draw) => write(format_args!("{endpoints} endpoints, draw {draw}")),
-        None => write(format_args!("{endpoints} endpoints, no draw needed")),
+/// What a rule of any kind must say.
+pub(crate) fn check_frame(rule: &Rule) -> Result<(), Rejection> {
+    let invalid = |field, message: String| Rejection::new(Code::ItemInvalid, field, message);
+    if rule.key.is_empty() {
+        return Err(invalid("key", "is empty; <name>/<namespace> is wanted".to_owned()));
     }
-    if decision.rules.is_empty() && decision.faults.is_empty() {
-        write(format_args!("no rule speaks of this call"));
+    if Enforcement::try_from(rule.enforcement).is_err() {
+        let message = format!("{} is unknown to this version", rule.enforcement);
+        return Err(invalid("enforcement", message));
     }
-    for rule in &decision.rules {
-        let of = rules.keys().position(|key| key == &*rule.key);
-        write(format_args!("rule {}: {}, {} remain", rule.key, rule.effect, rule.remaining));
-        for (_, line) in lines.iter().filter(|(index, _)| Some(*index as usize) == of) {
-            write(format_args!("  {line}"));
-        }
+    if let Some(target) = &rule.target
+        && !matches!(Scope::try_from(target.scope), Ok(Scope::Service | Scope::Application))
+    {
+        let message = format!("{} is unknown to this version", target.scope);
+        return Err(invalid("target.scope", message));
     }
-    for fault in &decision.faults {
-        let aside = if fault.aside { " (set aside for a while)" } else { "" };
-        match &fault.key {
-            Some(key) => write(format_args!("rule {key} is passed over: {}{aside}", fault.fault)),
-            None => write(format_args!("all rules are passed over: {}{aside}", fault.fault)),
-        }
-    }
-    write(format_args!("remaining: {:?}", decision.endpoints));
-    text
+    Ok(())
 }

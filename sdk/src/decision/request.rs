@@ -61,12 +61,23 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// The first attachment of that name.
+    pub(crate) fn attached(&self, name: &str) -> Option<&str> {
+        self.attachments.iter().find(|(n, _)| n == name).map(|(_, value)| &**value)
+    }
+
     /// Decides by this number instead of a fresh random one: to repeat a decision.
     #[must_use]
     pub fn draw(mut self, draw: u64) -> Self {
         self.draw = Some(draw);
         self
     }
+}
+
+/// A call as policies may look at it.
+pub(crate) trait Call {
+    /// The value of an attribute; `None`: absent.
+    fn value(&self, attribute: &Attribute) -> Option<&[u8]>;
 }
 
 /// What a rule looks at, by the name that its policy declared.
@@ -76,35 +87,58 @@ pub(crate) enum Attribute {
     Argument(usize),
     Attachment(String),
     Consumer(String),
+    Path,
+    Header(String),
+    RequestId,
+    SourcePrincipal,
+    SourceNamespace,
+    SourceIp,
+    SourceApplication,
+    DestinationPort,
+    DestinationApplication,
+    Extension(String),
     /// A name that this version does not know: absent.
     Unknown,
 }
 
 impl Attribute {
     pub(crate) fn parse(name: &str) -> Self {
-        let inner = |prefix: &str| name.strip_prefix(prefix)?.strip_suffix(']');
-        if name == "method" {
-            return Self::Method;
+        let named = name.strip_suffix(']').and_then(|name| name.split_once('['));
+        if let Some((of, name)) = named {
+            return match of {
+                "arguments" => name.parse().map_or(Self::Unknown, Self::Argument),
+                "attachments" => Self::Attachment(name.to_owned()),
+                "consumer" => Self::Consumer(name.to_owned()),
+                "request.headers" => Self::Header(name.to_ascii_lowercase()),
+                "extension" => Self::Extension(name.to_owned()),
+                _ => Self::Unknown,
+            };
         }
-        if let Some(index) = inner("arguments[") {
-            return index.parse().map_or(Self::Unknown, Self::Argument);
+        match name {
+            "method" => Self::Method,
+            "path" => Self::Path,
+            "request.id" => Self::RequestId,
+            "source.principal" => Self::SourcePrincipal,
+            "source.namespace" => Self::SourceNamespace,
+            "source.ip" => Self::SourceIp,
+            "source.application" => Self::SourceApplication,
+            "destination.port" => Self::DestinationPort,
+            "destination.application" => Self::DestinationApplication,
+            _ => Self::Unknown,
         }
-        if let Some(name) = inner("attachments[") {
-            return Self::Attachment(name.to_owned());
-        }
-        inner("consumer[").map_or(Self::Unknown, |name| Self::Consumer(name.to_owned()))
     }
+}
 
+impl Call for Request<'_> {
     #[inline]
-    pub(crate) fn of<'r>(&self, request: &'r Request<'_>) -> Option<&'r [u8]> {
-        let text = match self {
-            Self::Method => Some(&*request.method).filter(|method| !method.is_empty()),
-            Self::Argument(index) => request.arguments.get(*index).map(|a| &**a),
-            Self::Attachment(name) => {
-                request.attachments.iter().find(|(n, _)| n == name).map(|(_, value)| &**value)
-            }
-            Self::Consumer(name) => request.consumer.get(name),
-            Self::Unknown => None,
+    fn value(&self, attribute: &Attribute) -> Option<&[u8]> {
+        let text = match attribute {
+            Attribute::Method => Some(&*self.method).filter(|method| !method.is_empty()),
+            Attribute::Argument(index) => self.arguments.get(*index).map(|a| &**a),
+            Attribute::Attachment(name) => self.attached(name),
+            Attribute::Consumer(name) => self.consumer.get(name),
+            Attribute::SourceApplication => self.consumer.get("application"),
+            _ => None,
         };
         text.map(str::as_bytes)
     }

@@ -2,24 +2,34 @@ use std::{
     borrow::Borrow,
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
-use rulecast_api::proto::rules::v1::{Enforcement, Rule, target::Scope};
+use rulecast_api::{
+    kind::Phase,
+    proto::rules::v1::{Enforcement, Rule, target::Scope},
+};
 
-use super::{health::Health, request::Request};
-use crate::endpoints::EndpointSet;
+use super::{
+    health::Health,
+    kinds::{POLICIES, slot, slot_of},
+};
 
-/// The rules of one moment, in the order of their application: by tier, within it by
-/// priority (larger first), then by key. Immutable, cheap to clone.
+/// The id of the rule that speaks where no other does; those of others begin at 1.
+const IMPLICIT: u32 = 0;
+
+/// The rules of one moment, those of each kind in the order of their application: by tier,
+/// within it by priority (larger first), then by key. Of AuthenticationPolicy the nearest tier
+/// comes first, within it the oldest, then by key. Immutable, cheap to clone.
 #[derive(Clone, Debug)]
-pub struct RuleSet(Arc<Inner>);
+pub struct RuleSet(Arc<[Arc<KindRules>]>);
 
+/// The rules of one kind.
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct KindRules {
     id: u64,
     entries: Vec<Entry>,
     /// Rules without a target.
@@ -27,6 +37,9 @@ struct Inner {
     /// Ascending indices, those of `everywhere` among them; the second number counts them.
     by_service: HashMap<String, (u32, Vec<u32>)>,
     by_application: HashMap<String, Vec<u32>>,
+    /// The rule that speaks where no other does, with nothing in its spec and nobody's; its
+    /// entry is the last.
+    implicit: Option<[u32; 1]>,
 }
 
 /// A rule.
@@ -40,36 +53,108 @@ pub(crate) struct Entry {
     pub(crate) health: Arc<Health>,
 }
 
+/// What of a call decides which rules speak of it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Address<'a> {
+    pub(crate) service: &'a str,
+    /// The caller's.
+    pub(crate) application: Option<&'a str>,
+    /// Those that serve its endpoints.
+    pub(crate) served_by: &'a [String],
+}
+
 /// The rules that speak of a call.
-pub(crate) enum Matching<'a> {
-    /// The list of a group, whose number lies below [`RuleSet::groups`].
-    Group(usize, &'a [u32]),
-    List(Vec<u32>),
+#[derive(Clone, Copy)]
+pub(crate) struct Matching<'a> {
+    /// The list is the whole list of this group, whose number lies below
+    /// [`KindRules::groups`].
+    pub(crate) group: Option<usize>,
+    /// Ascending indices.
+    pub(crate) list: &'a [u32],
+    /// It is the rule that speaks where no other does.
+    pub(crate) implicit: bool,
 }
 
 impl Default for RuleSet {
     fn default() -> Self {
-        Self::new::<Rule>(None, [])
+        static EMPTY: LazyLock<RuleSet> = LazyLock::new(|| {
+            let kinds = 0..POLICIES.len();
+            RuleSet(kinds.map(|slot| Arc::new(KindRules::new::<Rule>(slot, None, []))).collect())
+        });
+        EMPTY.clone()
     }
 }
 
 impl RuleSet {
-    /// From the rules of a type as delivered. Rules whose content is the same as in `previous`
-    /// are recognised, so that threads take over only the difference.
+    /// From the rules of ConditionRoute as delivered, and no others. Rules whose content is
+    /// the same as in `previous` are recognised, so that threads take over only the difference.
     pub fn new<R: Borrow<Rule>>(
         previous: Option<&RuleSet>,
+        rules: impl IntoIterator<Item = R>,
+    ) -> Self {
+        let previous = previous.map(|set| &*set.0[slot::CONDITION_ROUTE]);
+        let kind = KindRules::new(slot::CONDITION_ROUTE, previous, rules);
+        Self::default().replaced(slot::CONDITION_ROUTE, kind)
+    }
+
+    /// These with others of one type, as delivered. A type that has no policy here
+    /// ([`POLICIES`]) changes nothing. Rules whose content stays are recognised.
+    #[must_use]
+    pub fn with<R: Borrow<Rule>>(
+        &self,
+        type_name: &str,
+        rules: impl IntoIterator<Item = R>,
+    ) -> Self {
+        let Some(slot) = slot_of(type_name) else { return self.clone() };
+        self.replaced(slot, KindRules::new(slot, Some(&self.0[slot]), rules))
+    }
+
+    fn replaced(&self, slot: usize, kind: KindRules) -> Self {
+        let mut kinds = self.0.to_vec();
+        kinds[slot] = Arc::new(kind);
+        Self(kinds.into())
+    }
+
+    pub(crate) fn kind(&self, slot: usize) -> &KindRules {
+        &self.0[slot]
+    }
+
+    /// How many rules there are, of all kinds.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|kind| kind.written().len()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The keys of its rules, kind by kind, each in the order of application.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|kind| kind.written().iter().map(|entry| &*entry.key))
+    }
+}
+
+impl KindRules {
+    fn new<R: Borrow<Rule>>(
+        slot: usize,
+        previous: Option<&KindRules>,
         rules: impl IntoIterator<Item = R>,
     ) -> Self {
         static NEXT_RULE: AtomicU32 = AtomicU32::new(1);
         static NEXT_SET: AtomicU64 = AtomicU64::new(1);
         let known: HashMap<(&str, &[u8]), &Entry> = previous
             .iter()
-            .flat_map(|set| &set.0.entries)
+            .flat_map(|kind| kind.written())
             .map(|entry| ((&*entry.key, &*entry.spec), entry))
             .collect();
         let mut sorted: Vec<R> = rules.into_iter().collect();
+        let specific_first = POLICIES[slot].phase == Phase::Authenticate;
         sorted.sort_by(|a, b| {
             let (a, b) = (a.borrow(), b.borrow());
+            if specific_first {
+                return (b.tier, age(a), &a.key).cmp(&(a.tier, age(b), &b.key));
+            }
             (a.tier, -i64::from(a.priority), &a.key).cmp(&(b.tier, -i64::from(b.priority), &b.key))
         });
         let mut entries = Vec::with_capacity(sorted.len());
@@ -116,63 +201,72 @@ impl RuleSet {
                 (service, (group as u32 + 1, merge([&list[..], &everywhere])))
             })
             .collect();
+        let implicit = (slot == slot::TAG_ROUTE).then(|| {
+            let (key, spec) = (Arc::from(""), Bytes::new());
+            entries.push(Entry { id: IMPLICIT, key, spec, shadow: false, health: Arc::default() });
+            [entries.len() as u32 - 1]
+        });
         let id = NEXT_SET.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::new(Inner { id, entries, everywhere, by_service, by_application }))
+        Self { id, entries, everywhere, by_service, by_application, implicit }
     }
 
-    /// How many rules there are.
-    pub fn len(&self) -> usize {
-        self.0.entries.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.entries.is_empty()
-    }
-
-    /// The keys of its rules, in the order of application.
-    pub fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.0.entries.iter().map(|entry| &*entry.key)
+    /// All but the implicit one.
+    fn written(&self) -> &[Entry] {
+        &self.entries[..self.entries.len() - usize::from(self.implicit.is_some())]
     }
 
     pub(crate) fn id(&self) -> u64 {
-        self.0.id
+        self.id
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
-        &self.0.entries
+        &self.entries
     }
 
     pub(crate) fn entry(&self, index: u32) -> Option<&Entry> {
-        self.0.entries.get(index as usize)
+        self.entries.get(index as usize)
     }
 
-    /// How many groups [`Matching::Group`] may name.
+    /// How many groups [`Matching::group`] may name.
     pub(crate) fn groups(&self) -> usize {
-        self.0.by_service.len() + 1
+        self.by_service.len() + 2
     }
 
     /// The rules that speak of a call: without a target, of its service, of its caller's
-    /// application, and of an application that serves one of its endpoints.
-    pub(crate) fn matching(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Matching<'_> {
-        let inner = &*self.0;
-        let (group, list) = match inner.by_service.get(&*request.service) {
+    /// application, and of an application that serves one of its endpoints. `room` is for
+    /// their list, where one must be made.
+    #[inline]
+    pub(crate) fn matching<'k>(&'k self, of: Address<'_>, room: &'k mut Vec<u32>) -> Matching<'k> {
+        let (group, list) = match self.by_service.get(of.service) {
             Some((group, list)) => (*group as usize, list.as_slice()),
-            None => (0, inner.everywhere.as_slice()),
+            None => (0, self.everywhere.as_slice()),
         };
-        if inner.by_application.is_empty() {
-            return Matching::Group(group, list);
+        if !self.by_application.is_empty() {
+            room.clear();
+            let served_by = of.served_by.iter().map(String::as_str);
+            for name in of.application.into_iter().chain(served_by) {
+                room.extend(self.by_application.get(name).into_iter().flatten());
+            }
+            if !room.is_empty() {
+                room.extend_from_slice(list);
+                room.sort_unstable();
+                room.dedup();
+                return Matching { group: None, list: room, implicit: false };
+            }
         }
-        let callers = request.consumer.get("application").into_iter();
-        let applications: Vec<&[u32]> = callers
-            .chain(endpoints.applications().iter().map(String::as_str))
-            .filter_map(|name| inner.by_application.get(name).map(Vec::as_slice))
-            .collect();
-        if applications.is_empty() {
-            return Matching::Group(group, list);
+        match &self.implicit {
+            Some(implicit) if list.is_empty() => {
+                let group = Some(self.groups() - 1);
+                Matching { group, list: implicit, implicit: true }
+            }
+            _ => Matching { group: Some(group), list, implicit: false },
         }
-        Matching::List(merge(applications.into_iter().chain([list])))
     }
+}
+
+/// Smaller for the older; largest where it is not known.
+fn age(rule: &Rule) -> i64 {
+    if rule.created == 0 { i64::MAX } else { rule.created }
 }
 
 fn merge<'a>(lists: impl IntoIterator<Item = &'a [u32]>) -> Vec<u32> {

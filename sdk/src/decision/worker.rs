@@ -2,24 +2,24 @@
 
 use std::{
     cell::Cell,
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map},
     sync::Arc,
 };
 
 use rulecast_policy::{
-    Guest, abi,
-    outcome::{self, Did, Outcome, tag},
+    abi,
+    outcome::{self, Outcome, RuleOutcome},
     request::{self, Frame, RuleRef},
 };
 
 use super::{
-    Decision, Effect, RuleEffect,
-    request::{Attribute, Request},
-    rule_set::RuleSet,
+    engine::Source,
+    request::{Attribute, Call},
+    rule_set::{Entry, KindRules},
 };
 use crate::{
     endpoints::EndpointSet,
-    host::{Fault, FaultKind, MAX_MEMORY, Module, Runner},
+    host::{Fault, FaultKind, MAX_MEMORY, Runner},
 };
 
 /// An instance is recycled after about this many evaluations.
@@ -34,24 +34,6 @@ const SETS: usize = 32;
 const SET_BYTES: usize = 4 * 1024 * 1024;
 /// Plans that an instance remembers for lists of rules outside of any group.
 const PLANS: usize = 256;
-/// Lines of an explanation.
-const MAX_LINES: usize = 10_000;
-
-/// Where instances come from.
-#[derive(Clone)]
-pub(crate) enum Source {
-    Module(Module),
-    Native(fn() -> Box<dyn Guest>),
-}
-
-impl Source {
-    pub(crate) fn runner(&self) -> Result<Runner, Fault> {
-        match self {
-            Self::Module(module) => Runner::sandboxed(module),
-            Self::Native(make) => Ok(Runner::Native(make())),
-        }
-    }
-}
 
 /// What a rule needs, once committed.
 struct Committed {
@@ -92,29 +74,14 @@ pub(crate) struct Worker {
     plans: HashMap<Vec<u32>, Plan>,
 }
 
-/// Lists the endpoints of a set. Makes room for all first: to grow with each costs more than
-/// the rest.
-fn list(words: impl Iterator<Item = u64> + Clone, endpoints: &mut Vec<u32>) {
-    let count = words.clone().map(|word| word.count_ones() as usize).sum();
-    endpoints.clear();
-    endpoints.resize(count, 0);
-    let mut places = endpoints.iter_mut();
-    for (i, mut word) in words.enumerate() {
-        let base = i as u32 * u64::BITS;
-        while word != 0
-            && let Some(place) = places.next()
-        {
-            *place = base + word.trailing_zeros();
-            word &= word - 1;
-        }
-    }
-}
-
-/// One try: which rules of the set, by index, and their places in the list.
-pub(crate) struct Try<'a> {
-    pub(crate) rule_set: &'a RuleSet,
-    pub(crate) request: &'a Request<'a>,
-    pub(crate) endpoints: &'a EndpointSet,
+/// One try: which rules of a kind, by index, and their places in the list.
+pub(crate) struct Try<'a, C> {
+    pub(crate) rules: &'a KindRules,
+    pub(crate) call: &'a C,
+    /// `None`: the kind's phase has none.
+    pub(crate) endpoints: Option<&'a EndpointSet>,
+    /// Those of the endpoints that are left to choose from.
+    pub(crate) candidates: &'a [u64],
     /// The number of the group of which `list` is the whole list.
     pub(crate) group: Option<usize>,
     /// All rules that speak of the call.
@@ -124,6 +91,30 @@ pub(crate) struct Try<'a> {
     /// `None`: a fresh one, if any rule needs it.
     pub(crate) draw: Option<u64>,
     pub(crate) explain: bool,
+}
+
+/// A rule in an answer.
+pub(crate) struct Evaluated<'a> {
+    /// Its place among those asked.
+    pub(crate) place: usize,
+    pub(crate) entry: &'a Entry,
+    /// The thread's own copy of its key.
+    pub(crate) key: &'a Arc<str>,
+    pub(crate) outcome: RuleOutcome,
+}
+
+/// Takes an answer over. An error is what is wrong with it, and undoes the evaluation.
+pub(crate) trait Sink {
+    /// Before each try: what came of the last one does not count.
+    fn begin(&mut self);
+    /// An effect, with the rule that it belongs to. All effects come before the rules.
+    fn effect(
+        &mut self,
+        effect: outcome::Effect<'_>,
+        rule: Option<(u32, &Entry, &Arc<str>)>,
+    ) -> Result<(), &'static str>;
+    /// A rule, in the order asked.
+    fn rule(&mut self, rule: Evaluated<'_>) -> Result<(), &'static str>;
 }
 
 impl Worker {
@@ -142,14 +133,13 @@ impl Worker {
         self.groups.resize_with(groups, || None);
     }
 
-    /// Decides once; after a fault the instance is gone.
-    pub(crate) fn run(
+    /// Decides once, and says by which draw; after a fault the instance is gone.
+    pub(crate) fn run<C: Call, S: Sink>(
         &mut self,
-        wanted: &Try<'_>,
-        decision: &mut Decision,
-        lines: &mut Vec<(u32, String)>,
-    ) -> Result<(), Fault> {
-        let done = self.try_run(wanted, decision, lines);
+        wanted: &Try<'_, C>,
+        sink: &mut S,
+    ) -> Result<Option<u64>, Fault> {
+        let done = self.try_run(wanted, sink);
         let worn = self.live.as_ref().is_some_and(|live| {
             live.calls >= live.limit
                 || live.calls >= YOUNG && live.runner.memory_size() >= HIGH_WATER
@@ -163,14 +153,13 @@ impl Worker {
         done
     }
 
-    fn try_run(
+    fn try_run<C: Call, S: Sink>(
         &mut self,
-        wanted: &Try<'_>,
-        decision: &mut Decision,
-        lines: &mut Vec<(u32, String)>,
-    ) -> Result<(), Fault> {
-        if self.rule_set != wanted.rule_set.id() || self.live.is_none() {
-            self.follow(wanted.rule_set)?;
+        wanted: &Try<'_, C>,
+        sink: &mut S,
+    ) -> Result<Option<u64>, Fault> {
+        if self.rule_set != wanted.rules.id() || self.live.is_none() {
+            self.follow(wanted.rules)?;
         }
         let Self { live: Some(live), groups, plans, .. } = self else {
             return Err(Fault::new(FaultKind::Unavailable, "no instance"));
@@ -180,6 +169,11 @@ impl Worker {
                 Some(plan) => plan,
                 None => slot.insert(live.plan(wanted)?),
             },
+            // What is known costs no allocation.
+            _ if wanted.without.is_empty() && plans.contains_key(wanted.list) => {
+                let known = plans.get_mut(wanted.list);
+                known.ok_or_else(|| Fault::new(FaultKind::Unavailable, "no plan"))?
+            }
             _ => {
                 let rest = |i: &&u32| !wanted.without.contains(i);
                 // The places of the others must not move: they keep their draws.
@@ -192,23 +186,23 @@ impl Worker {
                     plans.clear();
                 }
                 match plans.entry(name) {
-                    std::collections::hash_map::Entry::Occupied(plan) => plan.into_mut(),
-                    std::collections::hash_map::Entry::Vacant(place) => {
-                        place.insert(live.plan(wanted)?)
-                    }
+                    hash_map::Entry::Occupied(plan) => plan.into_mut(),
+                    hash_map::Entry::Vacant(place) => place.insert(live.plan(wanted)?),
                 }
             }
         };
-        live.hold(wanted.endpoints)?;
-        live.evaluate(plan, wanted, decision, lines)
+        if let Some(endpoints) = wanted.endpoints {
+            live.hold(endpoints)?;
+        }
+        live.evaluate(plan, wanted, sink)
     }
 
     /// Takes over the difference to another rule set.
-    fn follow(&mut self, rule_set: &RuleSet) -> Result<(), Fault> {
-        self.forget_plans(rule_set.groups());
+    fn follow(&mut self, rules: &KindRules) -> Result<(), Fault> {
+        self.forget_plans(rules.groups());
         match &mut self.live {
             Some(live) => {
-                let keep: HashSet<u32> = rule_set.entries().iter().map(|e| e.id).collect();
+                let keep: HashSet<u32> = rules.entries().iter().map(|e| e.id).collect();
                 let gone: Vec<u32> =
                     live.committed.keys().copied().filter(|id| !keep.contains(id)).collect();
                 for id in gone {
@@ -227,14 +221,14 @@ impl Worker {
                 });
             }
         }
-        self.rule_set = rule_set.id();
+        self.rule_set = rules.id();
         Ok(())
     }
 }
 
 impl Live {
     /// Commits what is needed and says how the list is evaluated.
-    fn plan(&mut self, wanted: &Try<'_>) -> Result<Plan, Fault> {
+    fn plan<C>(&mut self, wanted: &Try<'_, C>) -> Result<Plan, Fault> {
         let mut plan = Plan {
             rules: Vec::new(),
             indices: Vec::new(),
@@ -250,7 +244,7 @@ impl Live {
             if wanted.without.contains(&index) {
                 continue;
             }
-            let Some(entry) = wanted.rule_set.entry(index) else { continue };
+            let Some(entry) = wanted.rules.entry(index) else { continue };
             if !self.committed.contains_key(&entry.id) {
                 let answer = self.runner.commit(entry.id, &entry.spec);
                 let owned = |fault: Fault| Fault { rule: Some(entry.id), ..fault };
@@ -310,18 +304,16 @@ impl Live {
         Ok(())
     }
 
-    fn evaluate(
+    fn evaluate<C: Call, S: Sink>(
         &mut self,
         plan: &Plan,
-        wanted: &Try<'_>,
-        decision: &mut Decision,
-        lines: &mut Vec<(u32, String)>,
-    ) -> Result<(), Fault> {
+        wanted: &Try<'_, C>,
+        sink: &mut S,
+    ) -> Result<Option<u64>, Fault> {
         self.calls += 1;
-        let Try { request, endpoints, .. } = wanted;
         let too_long = Cell::new(false);
         let values = plan.attributes.iter().map(|(slot, attribute)| {
-            let value = attribute.of(request);
+            let value = wanted.call.value(attribute);
             if value.is_some_and(|v| v.len() > abi::MAX_VALUE) {
                 too_long.set(true);
             }
@@ -333,10 +325,10 @@ impl Live {
             _ => 0,
         };
         let frame = Frame {
-            set: endpoints.id(),
+            set: wanted.endpoints.map_or(abi::NO_SET, EndpointSet::id),
             draw,
-            endpoints: endpoints.len(),
-            candidates: endpoints.all(),
+            endpoints: wanted.endpoints.map_or(0, EndpointSet::len),
+            candidates: wanted.candidates,
         };
         let scratch = self.runner.scratch();
         // Half is for the answer.
@@ -354,72 +346,25 @@ impl Live {
         let bad = |message: &str| Fault::new(FaultKind::BadOutput, message);
         let answer =
             Outcome::read(bytes, plan.rules.len()).ok_or_else(|| bad("its answer is malformed"))?;
-        decision.endpoints.clear();
-        let mut narrowed = false;
+        let entry = |at: usize| -> Option<(u32, &Entry, &Arc<str>)> {
+            let index = *plan.indices.get(at)?;
+            Some((index, wanted.rules.entry(index)?, plan.keys.get(at)?))
+        };
+        sink.begin();
         for effect in answer.effects() {
-            match effect.tag {
-                tag::ENDPOINTS if narrowed => return Err(bad("it narrows the endpoints twice")),
-                tag::ENDPOINTS => {
-                    narrowed = true;
-                    if effect.bytes.len() != endpoints.all().len() * 8 {
-                        return Err(bad("its endpoints are not as many as were asked"));
-                    }
-                    let words = effect.bytes.chunks_exact(8).map(|w| {
-                        u64::from_le_bytes([w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]])
-                    });
-                    if words.clone().zip(endpoints.all()).any(|(word, all)| word & !all != 0) {
-                        return Err(bad("it answers an endpoint that was no candidate"));
-                    }
-                    list(words, &mut decision.endpoints);
-                }
-                tag::TEXT if wanted.explain && lines.len() < MAX_LINES => {
-                    let text = String::from_utf8_lossy(effect.bytes).replace(char::is_control, " ");
-                    let index = plan.indices.get(usize::from(effect.rule)).copied();
-                    if effect.rule != outcome::ALL_RULES {
-                        lines.push((index.unwrap_or(u32::MAX), text));
-                    }
-                }
-                _ => {}
-            }
+            let rule = match effect.rule {
+                outcome::ALL_RULES => None,
+                at => entry(usize::from(at)),
+            };
+            sink.effect(effect, rule).map_err(bad)?;
         }
-        if !narrowed {
-            decision.endpoints.extend(0..endpoints.len() as u32);
-        }
-        decision.rules.clear();
-        decision.rules.reserve(plan.rules.len());
-        for ((rule, &index), key) in answer.rules().zip(&plan.indices).zip(&plan.keys) {
-            let Some(entry) = wanted.rule_set.entry(index) else { continue };
-            if rule.remaining as usize > endpoints.len() {
-                return Err(bad("more endpoints remain than there were"));
-            }
+        for (place, outcome) in answer.rules().enumerate() {
+            let Some((_, entry, key)) = entry(place) else { continue };
             if entry.health.is_ill() {
                 entry.health.succeeded();
             }
-            let effect = match (rule.did, entry.shadow) {
-                (Did::Skipped, false) => Effect::Skipped,
-                (Did::Applied, false) => Effect::Applied,
-                (Did::Skipped, true) => Effect::WouldSkip,
-                (Did::Applied, true) => Effect::WouldApply,
-            };
-            let (key, remaining) = (key.clone(), rule.remaining);
-            decision.rules.push(RuleEffect { key, effect, remaining });
+            sink.rule(Evaluated { place, entry, key, outcome }).map_err(bad)?;
         }
-        decision.draw = plan.draw.then_some(draw);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rulecast_policy::bits;
-
-    #[test]
-    fn lists_the_endpoints_of_a_set() {
-        for words in [&[][..], &[0], &[u64::MAX, 1], &[0, 1 << 63, 0b101]] {
-            let mut listed = vec![7];
-            super::list(words.iter().copied(), &mut listed);
-            let wanted: Vec<u32> = bits::indices(words).map(|i| i as u32).collect();
-            assert_eq!(listed, wanted);
-        }
+        Ok(plan.draw.then_some(draw))
     }
 }

@@ -37,6 +37,9 @@ pub mod tag {
 
 /// Values of [`tag::VERDICT`].
 pub mod verdict {
+    /// Neither: a rule that allows calls, but not this one. Where such rules are and none
+    /// allows, the call is refused.
+    pub const NONE: u8 = 0;
     /// The call may go on.
     pub const ALLOW: u8 = 1;
     /// The call is refused.

@@ -1,0 +1,143 @@
+//! The kinds of rules that are decided here, and the policies that come built in.
+
+use rulecast_api::kind::Phase;
+
+/// A kind that has, or may be given, a policy.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyKind {
+    /// `<group>/<version>/<Kind>`.
+    pub type_name: &'static str,
+    /// Where its rules are asked.
+    pub phase: Phase,
+    /// The module built in, from `wasm-policies/dist`; `None`: this version brings none, does
+    /// not ask the plane for such rules, and passes over the kind.
+    pub module: Option<&'static [u8]>,
+}
+
+/// All of them, each in the slot that its place is.
+pub const POLICIES: &[PolicyKind] = &[
+    PolicyKind {
+        type_name: "dubbo.apache.org/v1alpha1/ConditionRoute",
+        phase: Phase::Route,
+        module: Some(include_bytes!("../../../wasm-policies/dist/condition_route.wasm")),
+    },
+    PolicyKind {
+        type_name: "dubbo.apache.org/v1alpha1/TagRoute",
+        phase: Phase::Route,
+        module: None,
+    },
+    PolicyKind {
+        type_name: "dubbo.apache.org/v1alpha1/AffinityRoute",
+        phase: Phase::Route,
+        module: None,
+    },
+    PolicyKind {
+        type_name: "dubbo.apache.org/v1alpha1/AuthenticationPolicy",
+        phase: Phase::Authenticate,
+        module: None,
+    },
+    PolicyKind {
+        type_name: "dubbo.apache.org/v1alpha1/AuthorizationPolicy",
+        phase: Phase::Authorize,
+        module: None,
+    },
+    PolicyKind {
+        type_name: "dubbo.apache.org/v1alpha1/DynamicConfig",
+        phase: Phase::Mutate,
+        module: None,
+    },
+    PolicyKind { type_name: "rulecast.io/v1alpha1/RateLimit", phase: Phase::Limit, module: None },
+];
+
+/// Types that the client wants without a policy, as knowledge.
+const DATA: &[&str] = &[];
+
+/// Types that this version of the SDK has policies for or takes as knowledge, and subscribes
+/// to by default.
+pub const TYPES: &[&str] = &types();
+
+/// Slots in [`POLICIES`].
+pub(crate) mod slot {
+    pub(crate) const CONDITION_ROUTE: usize = 0;
+    pub(crate) const TAG_ROUTE: usize = 1;
+    pub(crate) const AFFINITY_ROUTE: usize = 2;
+    pub(crate) const AUTHENTICATION: usize = 3;
+    pub(crate) const AUTHORIZATION: usize = 4;
+    pub(crate) const DYNAMIC_CONFIG: usize = 5;
+    /// Those that choose among endpoints, in the order in which they are asked.
+    pub(crate) const ROUTING: [usize; 3] = [CONDITION_ROUTE, TAG_ROUTE, AFFINITY_ROUTE];
+}
+
+/// The slot of a type.
+pub(crate) fn slot_of(type_name: &str) -> Option<usize> {
+    POLICIES.iter().position(|kind| kind.type_name == type_name)
+}
+
+/// Whether a type is knowledge, without a policy.
+pub(crate) fn is_data(type_name: &str) -> bool {
+    DATA.contains(&type_name)
+}
+
+const fn count() -> usize {
+    let (mut at, mut count) = (0, DATA.len());
+    while at < POLICIES.len() {
+        if POLICIES[at].module.is_some() {
+            count += 1;
+        }
+        at += 1;
+    }
+    count
+}
+
+const fn types() -> [&'static str; count()] {
+    let mut types = [""; count()];
+    let (mut at, mut next) = (0, 0);
+    while at < POLICIES.len() {
+        if POLICIES[at].module.is_some() {
+            types[next] = POLICIES[at].type_name;
+            next += 1;
+        }
+        at += 1;
+    }
+    at = 0;
+    while at < DATA.len() {
+        types[next] = DATA[at];
+        next += 1;
+        at += 1;
+    }
+    types
+}
+
+#[cfg(test)]
+mod tests {
+    use rulecast_api::kind::{KINDS, Kind};
+
+    use super::*;
+
+    #[test]
+    fn slots_are_where_they_are_said_to_be() {
+        for (slot, phase, kind) in [
+            (slot::CONDITION_ROUTE, Phase::Route, "ConditionRoute"),
+            (slot::TAG_ROUTE, Phase::Route, "TagRoute"),
+            (slot::AFFINITY_ROUTE, Phase::Route, "AffinityRoute"),
+            (slot::AUTHENTICATION, Phase::Authenticate, "AuthenticationPolicy"),
+            (slot::AUTHORIZATION, Phase::Authorize, "AuthorizationPolicy"),
+            (slot::DYNAMIC_CONFIG, Phase::Mutate, "DynamicConfig"),
+        ] {
+            assert!(POLICIES[slot].type_name.ends_with(&format!("/{kind}")));
+            assert_eq!(POLICIES[slot].phase, phase);
+        }
+    }
+
+    #[test]
+    fn types_are_kinds_that_a_plane_serves() {
+        for type_name in TYPES {
+            assert!(Kind::by_type(KINDS, type_name).is_some(), "{type_name}");
+        }
+        for kind in POLICIES {
+            if let Some(served) = Kind::by_type(KINDS, kind.type_name) {
+                assert_eq!(served.phase, kind.phase, "{}", kind.type_name);
+            }
+        }
+    }
+}
