@@ -55,7 +55,7 @@ impl Rulecast {
     /// is missing, is no text, has no usable value, or names a file that cannot be read.
     /// The files are read again whenever they are needed.
     pub fn from_env() -> Result<ClientBuilder, ConnectError> {
-        Self::from_vars(|name| std::env::var_os(name))
+        Self::from_vars(std::env::var_os::<&str>)
     }
 
     /// As [`from_env`](Self::from_env), with variables from elsewhere.
