@@ -23,6 +23,8 @@ pub mod ip;
 pub mod kind;
 #[cfg(feature = "manifest")]
 pub mod manifest;
+#[cfg(feature = "matchers")]
+pub mod matcher;
 pub mod proto;
 #[cfg(feature = "manifest")]
 pub mod resource;
@@ -32,6 +34,7 @@ pub mod rule_status;
 pub mod selector;
 pub mod service_key;
 pub mod spiffe;
+pub mod tag_route;
 
 pub use code::Code;
 pub use digest::Digest;
