@@ -428,7 +428,10 @@ impl Follower {
 }
 
 /// What a line tells, with the revision up to which that goes.
-#[expect(clippy::large_enum_variant, reason = "it lives for a moment; a box would be made per event")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment; a box would be made per event"
+)]
 enum Told {
     Change(Change, i64),
     Bookmark(i64),

@@ -38,7 +38,10 @@ struct Known {
 }
 
 /// A change that a watch tells.
-#[expect(clippy::large_enum_variant, reason = "it lives for a moment; a box would be made per event")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment; a box would be made per event"
+)]
 pub(super) enum Change {
     /// An object is there, as it says.
     Upsert(Reading),
