@@ -4,6 +4,8 @@
 //! matches without allocating and without errors. Kinds keep them in their typed specs, policies
 //! in their compiled rules.
 
+#[cfg(feature = "manifest")]
+mod compat;
 #[cfg(feature = "schema")]
 pub(crate) mod schema;
 #[cfg(feature = "manifest")]

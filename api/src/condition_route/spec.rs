@@ -9,7 +9,10 @@ use crate::{
     condition::{Condition, Side, SyntaxError},
     fields::{Errors, Scope, present, show},
     kind::{FieldError, RuleSpec},
-    proto::rules::v1::{self as wire, Target},
+    proto::{
+        dubbo::v1alpha1 as dubbo,
+        rules::v1::{self as wire, Target},
+    },
 };
 
 /// The form of a rule's conditions.
@@ -194,6 +197,21 @@ impl RuleSpec for ConditionRouteSpec {
 
     fn encode(&self) -> Bytes {
         Bytes::from(self.to_wire().encode_to_vec())
+    }
+
+    fn compat(&self) -> Option<Bytes> {
+        let Conditions::Texts(conditions) = &self.conditions else { return None };
+        let message = dubbo::ConditionRoute {
+            priority: self.priority,
+            enabled: self.enabled,
+            force: self.force,
+            runtime: self.runtime.unwrap_or_default(),
+            key: self.key.clone(),
+            scope: self.scope?.as_str().into(),
+            conditions: conditions.clone(),
+            config_version: self.config_version().as_str().into(),
+        };
+        Some(message.encode_to_vec().into())
     }
 
     fn to_json(&self) -> Value {

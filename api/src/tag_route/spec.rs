@@ -9,7 +9,10 @@ use crate::{
     fields::{Errors, Scope, present},
     kind::{FieldError, RuleSpec},
     matcher::{ParamMatch, spec::name},
-    proto::rules::v1::{self as wire, Target},
+    proto::{
+        dubbo::v1alpha1 as dubbo,
+        rules::v1::{self as wire, Target},
+    },
 };
 
 /// A group of a provider's endpoints.
@@ -137,6 +140,26 @@ impl RuleSpec for TagRouteSpec {
 
     fn encode(&self) -> Bytes {
         Bytes::from(self.to_wire().encode_to_vec())
+    }
+
+    fn compat(&self) -> Option<Bytes> {
+        let tag = |tag: &Tag| {
+            Some(dubbo::Tag {
+                name: tag.name.clone(),
+                addresses: tag.addresses.clone(),
+                r#match: tag.matches.iter().map(ParamMatch::compat).collect::<Option<_>>()?,
+            })
+        };
+        let message = dubbo::TagRoute {
+            priority: self.priority,
+            enabled: self.enabled,
+            runtime: self.runtime.unwrap_or(true),
+            key: self.key.clone(),
+            config_version: if self.versioned { "v3.0".to_owned() } else { String::new() },
+            force: self.force,
+            tags: self.tags.iter().map(tag).collect::<Option<_>>()?,
+        };
+        Some(message.encode_to_vec().into())
     }
 
     fn to_json(&self) -> Value {

@@ -82,3 +82,39 @@ fn addresses_have_a_bound() {
     assert!(TagRouteSpec::parse(rule(10)).is_ok());
     assert_eq!(errors(rule(11)), [(Code::FieldInvalid, "spec.tags".to_owned())]);
 }
+
+#[test]
+fn in_the_words_of_the_old_wire() {
+    let compat = |value: Value| {
+        let bytes = TagRouteSpec::parse(value).expect("valid").compat();
+        bytes.map(|bytes| dubbo::TagRoute::decode(bytes).expect("its message"))
+    };
+    let spec = compat(json!({
+        "configVersion": "v3.0", "key": "shop", "force": true, "priority": 7,
+        "tags": [{ "name": "gray", "addresses": ["10.0.0.1:20880"],
+                   "match": [{ "key": "env", "value": { "prefix": "g" } },
+                             { "key": "zone", "value": { "noempty": "" } }] }],
+    }));
+    let param = |key: &str, value| dubbo::ParamMatch { key: key.into(), value: Some(value) };
+    let tag = dubbo::Tag {
+        name: "gray".into(),
+        addresses: vec!["10.0.0.1:20880".into()],
+        r#match: vec![
+            param("env", dubbo::StringMatch { prefix: "g".into(), ..Default::default() }),
+            param("zone", dubbo::StringMatch { noempty: "true".into(), ..Default::default() }),
+        ],
+    };
+    let wanted = dubbo::TagRoute {
+        priority: 7,
+        enabled: true,
+        runtime: true,
+        key: "shop".into(),
+        config_version: "v3.0".into(),
+        force: true,
+        tags: vec![tag],
+    };
+    assert_eq!(spec, Some(wanted));
+    // There an empty text is not present.
+    let tag = json!({ "name": "gray", "match": [{ "key": "env", "value": { "exact": "" } }] });
+    assert_eq!(compat(json!({ "configVersion": "v3.0", "key": "shop", "tags": [tag] })), None);
+}
