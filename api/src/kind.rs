@@ -3,11 +3,20 @@
 //! A kind is a row of [`KINDS`]; a new kind is a module with its spec type and
 //! one row. Everything else (manifests, stores, views, streams) goes by the row.
 
-use std::{any::Any, collections::BTreeMap, fmt, hash, sync::Arc};
+use std::{
+    any::Any,
+    collections::{BTreeMap, BTreeSet},
+    fmt, hash,
+    net::IpAddr,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 
-use crate::{code::Code, condition_route::ConditionRouteSpec, proto::rules::v1::Target};
+use crate::{
+    authentication_policy::AuthenticationPolicySpec, authorization_policy::AuthorizationPolicySpec,
+    code::Code, condition_route::ConditionRouteSpec, proto::rules::v1::Target, selector::Selector,
+};
 
 /// What a spec is refused for: where, what, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,9 +43,44 @@ pub struct Subject<'a> {
     pub namespace: &'a str,
     /// Its service account, or its application outside of Kubernetes.
     pub workload: &'a str,
+    /// Its SPIFFE id, without `spiffe://`.
+    pub identity: &'a str,
     /// The labels of its pod, without those that tell pods of one template apart; none
     /// outside of Kubernetes.
     pub labels: &'a BTreeMap<String, String>,
+    /// Annotations of its pod; at least those that the kind's rules in force are
+    /// [interested](RuleSpec::interest) in.
+    pub annotations: &'a BTreeMap<String, String>,
+    /// The addresses of its pod, if any rule of the kind is interested in them; none outside of
+    /// Kubernetes, and before it has any.
+    pub addresses: &'a [IpAddr],
+}
+
+/// Of which facts about a client, that tell many apart, a rule makes use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// The addresses of its pod.
+    pub addresses: bool,
+    /// Annotations of its pod, by key.
+    pub annotations: BTreeSet<String>,
+}
+
+impl Interest {
+    /// Of all of these selectors.
+    pub fn of<'a>(selectors: impl IntoIterator<Item = &'a Selector>) -> Self {
+        let mut interest = Self::default();
+        for selector in selectors {
+            interest.addresses |= selector.has_ip_blocks();
+            interest.annotations.extend(selector.extends_keys().map(str::to_owned));
+        }
+        interest
+    }
+
+    /// Both together.
+    pub fn join(&mut self, other: Self) {
+        self.addresses |= other.addresses;
+        self.annotations.extend(other.annotations);
+    }
 }
 
 /// A typed, validated spec of some kind.
@@ -56,10 +100,19 @@ pub trait RuleSpec: fmt::Debug + Send + Sync + Any {
     fn compat(&self) -> Option<Bytes> {
         None
     }
+    /// As [`RuleSpec::compat`], of what [`RuleSpec::project`] left of the rule for a client.
+    fn compat_of(&self, _projected: &[u8]) -> Option<Bytes> {
+        self.compat()
+    }
     /// What of the rule this client gets, where the plane decides a part of it. `within`: the
     /// rule stands outside of the root namespace and is for clients of that namespace alone.
     fn project(&self, _subject: &Subject<'_>, _within: Option<&str>) -> Projection {
         Projection::Whole
+    }
+    /// What [`RuleSpec::selects`] and [`RuleSpec::project`] look at beyond namespace, workload,
+    /// identity and labels.
+    fn interest(&self) -> Interest {
+        Interest::default()
     }
     /// Whether the rule is for this client, as far as its selector says; where the rule
     /// stands is looked at besides.
@@ -170,12 +223,58 @@ static CONDITION_ROUTE: KindInfo = KindInfo {
     crd: None,
 };
 
+static AUTHENTICATION_POLICY: KindInfo = KindInfo {
+    api_version: "dubbo.apache.org/v1alpha1",
+    name: "AuthenticationPolicy",
+    plural: "authenticationpolicies",
+    short_names: &["ac"],
+    type_name: "dubbo.apache.org/v1alpha1/AuthenticationPolicy",
+    phase: Phase::Authenticate,
+    parse: AuthenticationPolicySpec::parse,
+    #[cfg(feature = "schema")]
+    crd: Some(CrdInfo {
+        schema: crate::authentication_policy::schema,
+        columns: &[Column { name: "Action", kind: "string", path: ".spec.action", wide: false }],
+    }),
+    #[cfg(not(feature = "schema"))]
+    crd: None,
+};
+
+static AUTHORIZATION_POLICY: KindInfo = KindInfo {
+    api_version: "dubbo.apache.org/v1alpha1",
+    name: "AuthorizationPolicy",
+    plural: "authorizationpolicies",
+    short_names: &["az"],
+    type_name: "dubbo.apache.org/v1alpha1/AuthorizationPolicy",
+    phase: Phase::Authorize,
+    parse: AuthorizationPolicySpec::parse,
+    #[cfg(feature = "schema")]
+    crd: Some(CrdInfo {
+        schema: crate::authorization_policy::schema,
+        columns: &[
+            Column { name: "Action", kind: "string", path: ".spec.action", wide: false },
+            Column { name: "Order", kind: "integer", path: ".spec.order", wide: false },
+        ],
+    }),
+    #[cfg(not(feature = "schema"))]
+    crd: None,
+};
+
 /// All kinds.
-pub static KINDS: Kinds = &[Kind::CONDITION_ROUTE];
+pub static KINDS: Kinds = &[
+    Kind::CONDITION_ROUTE,
+    Kind::AUTHENTICATION_POLICY,
+    Kind::AUTHORIZATION_POLICY,
+];
 
 impl Kind {
     /// Routes calls by conditions on caller, call and endpoints.
     pub const CONDITION_ROUTE: Kind = Kind(&CONDITION_ROUTE);
+    /// Says how servers take connections.
+    pub const AUTHENTICATION_POLICY: Kind = Kind(&AUTHENTICATION_POLICY);
+
+    /// Says who may call servers.
+    pub const AUTHORIZATION_POLICY: Kind = Kind(&AUTHORIZATION_POLICY);
 
     /// By its name on the wire.
     pub fn by_type(kinds: Kinds, type_name: &str) -> Option<Kind> {

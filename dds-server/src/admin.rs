@@ -83,7 +83,7 @@ impl Admin {
         let key = id.key();
         // Disabled rules are not delivered; nobody should have them.
         let item = self.views.item(id);
-        let held = item.as_ref().map(|item| rollout.rule(&key, &item.digest)).unwrap_or_default();
+        let held = item.as_ref().map(|item| rollout.rule(&key, &item.version)).unwrap_or_default();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         RuleStatus {
             r#type: id.kind.type_name.to_owned(),

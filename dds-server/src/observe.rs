@@ -205,7 +205,7 @@ struct Session<V> {
 /// The pod of a stream's client.
 struct Joined {
     place: Place,
-    /// Its labels have been known.
+    /// Its traits have been known.
     known: bool,
     /// When the client has waited long enough for that.
     until: Instant,
@@ -300,13 +300,13 @@ impl<V: ViewSource> Session<V> {
     fn join(&mut self) -> bool {
         let Some(pod) = &mut self.pod else { return false };
         let (code, status, message) = match pod.place.standing() {
-            Standing::Present(labels) => {
-                let same = std::mem::replace(&mut pod.known, true) && labels == self.subject.labels;
+            Standing::Present(traits) => {
+                let same = std::mem::replace(&mut pod.known, true) && traits == self.subject.pod;
                 if same {
                     return false;
                 }
-                debug!(labels = ?labels.as_map(), "the pod's labels");
-                self.subject.labels = labels;
+                debug!(?traits, "the pod");
+                self.subject.pod = traits;
                 for (kind, services) in self.subscribed.clone() {
                     self.subscribe(kind, services);
                 }

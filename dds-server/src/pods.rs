@@ -1,12 +1,13 @@
 //! The pods of the cluster, as far as what a client sees depends on them.
 //!
-//! A certificate attests a pod by its UID; here it is joined with the pod's labels. One
-//! watch of all pods keeps UID and labels of each, about 150 bytes a pod, and each set of
-//! labels once. A stream [follows](Pods::follow) its own pod and is told of every change.
+//! A certificate attests a pod by its UID; here it is joined with the pod's labels,
+//! annotations and addresses. One watch of all pods keeps these of each, about 200 bytes a pod,
+//! and each set of labels or annotations once. A stream [follows](Pods::follow) its own pod and
+//! is told of every change.
 //!
 //! | what | what a stream is told |
 //! |---|---|
-//! | the watch knows the pod | its labels, and every change of them |
+//! | the watch knows the pod | its traits, and every change of them |
 //! | a fresh pod, which the watch does not know yet | nothing, until the API server has been asked about it |
 //! | the watch saw it deleted, or the API server says that it is not there | that it is gone |
 //! | a new list lacks it | nothing, until the API server has been asked about it |
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
-use crate::scope::Labels;
+use crate::scope::Traits;
 
 #[cfg(feature = "kubernetes")]
 mod informer;
@@ -48,8 +49,8 @@ pub enum Standing {
     /// Not known yet.
     #[default]
     Unknown,
-    /// It is there, with these labels.
-    Present(Labels),
+    /// It is there, with these traits.
+    Present(Traits),
     /// It is no more.
     Gone,
 }
@@ -105,10 +106,10 @@ impl Pods {
         });
     }
 
-    /// Takes what the API server says of one pod: its labels, or `None` when there is no pod
+    /// Takes what the API server says of one pod: its traits, or `None` when there is no pod
     /// with this UID.
-    pub fn found(&self, pod: &PodId, labels: Option<Labels>) {
-        self.shared.lock().found(&pod.uid, labels);
+    pub fn found(&self, pod: &PodId, traits: Option<Traits>) {
+        self.shared.lock().found(&pod.uid, traits);
     }
 
     /// Takes that the API server could not be asked about a pod; it is doubtful again.

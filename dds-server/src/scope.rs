@@ -3,18 +3,25 @@
 //! The namespace and workload of a [`Scope`] are attested by the client's
 //! certificate, and so is its pod, which leads to the pod's labels; the services
 //! that it declares only narrow. Where a rule stands, its tier, follows from its
-//! own namespace alone and is the same for everybody.
+//! own namespace and from who owns its target, and is the same for everybody.
+
+mod owners;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
 };
 
 use rulecast_api::{
-    Digest, ServiceKey, SpiffeId, kind,
+    Digest, ServiceKey, SpiffeId,
+    kind::{self, Interest, Phase},
     proto::rules::v1::{Target, target},
+    selector::MAX_EXTENDS,
     spiffe::Workload,
 };
+
+pub use owners::Owners;
 
 /// The tier of rules in the root namespace: everybody's, applied first.
 pub const TIER_ROOT: u32 = 0;
@@ -39,9 +46,22 @@ const NOISE: &[&str] = &[
     "statefulset.kubernetes.io/pod-name",
 ];
 
-/// The labels of a pod by which rules may select it: all but those that tell pods of one
-/// template apart, such as `pod-template-hash` or `statefulset.kubernetes.io/pod-name`.
-/// Clones share them.
+/// Annotations that networks and tools write about single pods, by what they begin with. No
+/// rule selects by them, and they would fill the memory.
+const NOISE_OF_TOOLS: &[&str] = &[
+    "cni.projectcalico.org/",
+    "k8s.ovn.org/",
+    "k8s.v1.cni.cncf.io/",
+    "kubectl.kubernetes.io/",
+    "kubernetes.io/config.",
+    "ovn.kubernetes.io/",
+    "sidecar.istio.io/",
+    "vpc.amazonaws.com/",
+];
+
+/// The labels (or annotations) of a pod by which rules may select it: all but those that tell
+/// pods of one template apart, such as `pod-template-hash` or
+/// `statefulset.kubernetes.io/pod-name`. Clones share them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Labels(Arc<BTreeMap<String, String>>);
 
@@ -50,6 +70,19 @@ impl Labels {
     pub fn new(all: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>) -> Self {
         let all = all.into_iter().map(|(name, value)| (name.into(), value.into()));
         Self(Arc::new(all.filter(|(name, _)| !NOISE.contains(&name.as_str())).collect()))
+    }
+
+    /// Of all the annotations that a pod has: without what networks and tools write about single
+    /// pods, and without what is longer than a rule may ask for ([`MAX_EXTENDS`]).
+    pub fn of_annotations(
+        all: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
+    ) -> Self {
+        let all = all.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let wanted = |(name, value): &(String, String)| {
+            name.len().max(value.len()) <= MAX_EXTENDS
+                && !NOISE_OF_TOOLS.iter().any(|noise| name.starts_with(noise))
+        };
+        Self(Arc::new(all.filter(wanted).collect()))
     }
 
     /// Whether somebody else has the same ones in memory.
@@ -63,6 +96,23 @@ impl Labels {
     }
 }
 
+/// What is known of a pod by which rules may select it. Clones share it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Traits {
+    /// Its labels.
+    pub labels: Labels,
+    /// Its annotations.
+    pub annotations: Labels,
+    /// Its addresses; none before it has any.
+    pub addresses: Arc<[IpAddr]>,
+}
+
+impl From<Labels> for Traits {
+    fn from(labels: Labels) -> Self {
+        Self { labels, ..Self::default() }
+    }
+}
+
 /// A client as far as it does not speak for itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject {
@@ -70,17 +120,21 @@ pub struct Subject {
     pub namespace: String,
     /// What the client is; attested.
     pub workload: Workload,
+    /// Both, with the trust domain: its SPIFFE id, without `spiffe://`.
+    pub principal: Arc<str>,
     /// Of the pod that is attested; none where no pod is.
-    pub labels: Labels,
+    pub pod: Traits,
 }
 
 impl Subject {
-    /// Of an attested identity, without labels.
+    /// Of an attested identity, without a pod.
     pub fn new(identity: &SpiffeId) -> Self {
+        let id = identity.to_string();
         Self {
             namespace: identity.namespace.clone(),
             workload: identity.workload.clone(),
-            labels: Labels::default(),
+            principal: id.strip_prefix("spiffe://").unwrap_or(&id).into(),
+            pod: Traits::default(),
         }
     }
 
@@ -89,12 +143,20 @@ impl Subject {
         kind::Subject {
             namespace: &self.namespace,
             workload: self.workload.name(),
-            labels: self.labels.as_map(),
+            identity: &self.principal,
+            labels: self.pod.labels.as_map(),
+            annotations: self.pod.annotations.as_map(),
+            addresses: &self.pod.addresses,
         }
     }
 }
 
 /// What decides which rules a client sees. Clients with equal scopes share their views.
+///
+/// Each pod has an address of its own, and often annotations. So a view's scope has of these
+/// only what a rule in force, of the view's kind, looks at ([`Scope::narrowed`]): without such
+/// rules all pods of a template share their views, and while there is one, each pod has views of
+/// that kind of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
     /// The client.
@@ -109,6 +171,22 @@ impl Scope {
         Self { subject: Subject::new(identity), services }
     }
 
+    /// With no more of the pod's annotations and addresses than rules make use of.
+    pub fn narrowed(&self, interest: &Interest) -> Self {
+        let mut scope = self.clone();
+        let pod = &mut scope.subject.pod;
+        if !interest.addresses {
+            pod.addresses = Arc::default();
+        }
+        let annotations = pod.annotations.as_map();
+        if annotations.keys().any(|name| !interest.annotations.contains(name)) {
+            let kept = annotations.iter().filter(|(name, _)| interest.annotations.contains(*name));
+            let kept = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+            pod.annotations = Labels(Arc::new(kept));
+        }
+        scope
+    }
+
     /// Names the scope: equal scopes, and only they, have equal hashes.
     pub fn hash(&self) -> Digest {
         let mut text = Vec::new();
@@ -116,19 +194,24 @@ impl Scope {
             text.extend_from_slice(&(part.len() as u64).to_le_bytes());
             text.extend_from_slice(part.as_bytes());
         };
-        let Subject { namespace, workload, labels } = &self.subject;
+        let Subject { namespace, principal, pod, workload: _ } = &self.subject;
         part(namespace);
-        part(match workload {
-            Workload::Application(_) => "app",
-            Workload::ServiceAccount(_) => "sa",
-        });
-        part(workload.name());
-        if !labels.as_map().is_empty() {
-            part("labels");
-            part(&labels.as_map().len().to_string());
-            for (name, value) in labels.as_map() {
-                part(name);
-                part(value);
+        part(principal);
+        for (what, map) in [("labels", &pod.labels), ("annotations", &pod.annotations)] {
+            if !map.as_map().is_empty() {
+                part(what);
+                part(&map.as_map().len().to_string());
+                for (name, value) in map.as_map() {
+                    part(name);
+                    part(value);
+                }
+            }
+        }
+        if !pod.addresses.is_empty() {
+            part("addresses");
+            part(&pod.addresses.len().to_string());
+            for address in &*pod.addresses {
+                part(&address.to_string());
             }
         }
         match &self.services {
@@ -141,43 +224,6 @@ impl Scope {
             }
         }
         Digest::of(&text)
-    }
-}
-
-/// Which namespace owns a service or application. Immutable.
-#[derive(Clone, Debug, Default)]
-pub struct Owners(HashMap<String, String>);
-
-impl Owners {
-    /// From pairs of a service key or application, and its namespace.
-    pub fn new(pairs: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>) -> Self {
-        Self(
-            pairs
-                .into_iter()
-                .map(|(name, namespace)| {
-                    let name = name.into();
-                    // The same service can be written in several ways.
-                    let name = name.parse::<ServiceKey>().map_or(name, |key| key.to_string());
-                    (name, namespace.into())
-                })
-                .collect(),
-        )
-    }
-
-    /// Who owns a target: by its whole service key, else by its interface alone.
-    pub fn of(&self, target: &Target) -> Option<&str> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let found = if target.scope() == target::Scope::Service {
-            match target.key.parse::<ServiceKey>() {
-                Ok(key) => self.0.get(&key.to_string()).or_else(|| self.0.get(&key.interface)),
-                Err(_) => self.0.get(&target.key),
-            }
-        } else {
-            self.0.get(&target.key)
-        };
-        found.map(String::as_str)
     }
 }
 
@@ -209,18 +255,33 @@ impl Default for Root {
 pub struct Reach {
     /// Where the rule stands, one of the `TIER_` constants.
     pub tier: u32,
-    /// Only callers of this namespace; `None`: of any.
+    /// Only clients of this namespace; `None`: of any.
     pub namespace: Option<String>,
     /// Only callers of this service, where they declare any; `None`: all.
     pub service: Option<ServiceKey>,
+    /// Of any group and version of that service's interface.
+    pub interface: bool,
 }
 
 impl Reach {
-    /// Of a routing rule in `namespace` that speaks of `target`.
-    pub fn new(root: &Root, owners: &Owners, namespace: &str, target: Option<&Target>) -> Self {
+    /// Of a rule of a kind with this phase, in `namespace`, that speaks of `target`.
+    ///
+    /// A rule about servers' security ([`Phase::Authenticate`], [`Phase::Authorize`]) outside of
+    /// the root is for servers of its own namespace, whatever it says itself. Nobody owns
+    /// what such rules speak of, so there is no tier between the two. For a connection the first
+    /// rule decides, so there clients go through the tiers backwards: the own namespace before the
+    /// root, and then the older rule (`Rule.created`) before the younger.
+    pub fn new(
+        root: &Root,
+        owners: &Owners,
+        phase: Phase,
+        namespace: &str,
+        target: Option<&Target>,
+    ) -> Self {
+        let security = matches!(phase, Phase::Authenticate | Phase::Authorize);
         let tier = if root.is(namespace) {
             TIER_ROOT
-        } else if target.and_then(|t| owners.of(t)) == Some(namespace) {
+        } else if !security && target.and_then(|t| owners.of(t)) == Some(namespace) {
             TIER_OWNER
         } else {
             TIER_OWN
@@ -232,6 +293,7 @@ impl Reach {
                 .filter(|t| t.scope() == target::Scope::Service)
                 // What is no service key cannot be declared, so it must not hide the rule.
                 .and_then(|t| t.key.parse().ok()),
+            interface: phase == Phase::Data,
         }
     }
 
@@ -239,6 +301,9 @@ impl Reach {
     pub fn includes(&self, scope: &Scope) -> bool {
         self.namespace.as_ref().is_none_or(|n| *n == scope.subject.namespace)
             && match (&self.service, &scope.services) {
+                (Some(service), Some(declared)) if self.interface => {
+                    declared.iter().any(|d| d.interface == service.interface)
+                }
                 (Some(service), Some(declared)) => declared.contains(service),
                 _ => true,
             }
@@ -289,7 +354,8 @@ mod tests {
             ("shop", &None, "shop", None, 2, true),
         ];
         for case @ (namespace, target, client, services, tier, seen) in cases {
-            let reach = Reach::new(&Root::default(), &owners, namespace, target.as_ref());
+            let root = Root::default();
+            let reach = Reach::new(&root, &owners, Phase::Route, namespace, target.as_ref());
             assert_eq!(reach.tier, *tier, "{case:?}");
             assert_eq!(reach.includes(&scope(client, *services)), *seen, "{case:?}");
         }
@@ -297,21 +363,31 @@ mod tests {
 
     #[test]
     fn hashes_tell_scopes_apart() {
-        let subject = |namespace| scope(namespace, None).subject;
-        let with = |subject| Scope { subject, services: None };
+        let named = |id: &str| Scope::new(&id.parse().expect("identity"), None);
+        let with = |change: &dyn Fn(&mut Traits)| {
+            let mut scope = scope("a", None);
+            change(&mut scope.subject.pod);
+            scope
+        };
+        let labels = |pairs: &[(&str, &str)]| Labels::new(pairs.iter().copied());
+        let addresses = |text: &str| text.split(' ').map(|a| a.parse().expect("one")).collect();
         let all = [
             scope("a", None),
             scope("b", None),
             scope("a", Some(&[])),
             scope("a", Some(&["com.A"])),
             scope("a", Some(&["com.A", "com.B"])),
-            with(Subject { workload: Workload::ServiceAccount("app".into()), ..subject("a") }),
-            with(Subject { workload: Workload::Application("other".into()), ..subject("a") }),
-            with(Subject { labels: Labels::new([("x", "y")]), ..subject("a") }),
-            with(Subject { labels: Labels::new([("x", "z")]), ..subject("a") }),
-            with(Subject { labels: Labels::new([("x", "y"), ("z", "")]), ..subject("a") }),
+            named("spiffe://td/ns/a/sa/app"),
+            named("spiffe://td/ns/a/app/other"),
+            named("spiffe://other/ns/a/app/app"),
+            with(&|pod| pod.labels = labels(&[("x", "y")])),
+            with(&|pod| pod.annotations = labels(&[("x", "y")])),
+            with(&|pod| pod.labels = labels(&[("x", "z")])),
+            with(&|pod| pod.labels = labels(&[("x", "y"), ("z", "")])),
+            with(&|pod| pod.addresses = addresses("10.0.0.1")),
+            with(&|pod| pod.addresses = addresses("10.0.0.1 10.0.0.2")),
             // What stands in a label is no service.
-            with(Subject { labels: Labels::new([("services", "x")]), ..subject("a") }),
+            with(&|pod| pod.labels = labels(&[("services", "x")])),
         ];
         let hashes: BTreeSet<_> = all.iter().map(Scope::hash).collect();
         assert_eq!(hashes.len(), all.len());
@@ -327,7 +403,8 @@ mod tests {
                 ("pod-template-hash", hash),
                 ("statefulset.kubernetes.io/pod-name", index),
             ]);
-            Scope { subject: Subject { labels, ..scope("a", None).subject }, services: None }
+            let subject = Subject { pod: labels.into(), ..scope("a", None).subject };
+            Scope { subject, services: None }
         };
         assert_eq!(pod("1", "web-0").hash(), pod("2", "web-1").hash());
         let subject = pod("1", "web-0").subject;

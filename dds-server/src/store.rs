@@ -60,7 +60,7 @@ pub struct Stored {
     pub resource: Resource,
     /// When its content last changed, in the store's order.
     pub revision: i64,
-    /// Of its whole content: labels, annotations and spec. Equal digests, equal content.
+    /// Of its whole content: labels, annotations, spec and age. Equal digests, equal content.
     pub digest: Digest,
     /// Where it is, or was when it was good.
     pub origin: Origin,
@@ -70,17 +70,20 @@ pub struct Stored {
     pub version: Version,
 }
 
-/// The digest of a resource's content: kind, name, labels, annotations and spec.
+/// The digest of a resource's content: kind, name, labels, annotations, spec and age.
 pub fn digest(resource: &Resource) -> Digest {
-    let text = serde_json::json!({
+    let mut content = serde_json::json!({
         "type": resource.id.kind.type_name,
         "key": resource.id.key(),
         "labels": resource.labels,
         "annotations": resource.annotations,
         "spec": resource.spec.to_json(),
-    })
-    .to_string();
-    Digest::of(text.as_bytes())
+    });
+    // Age decides between rules, and one that was deleted and made anew is younger.
+    if resource.created != 0 {
+        content["created"] = resource.created.into();
+    }
+    Digest::of(content.to_string().as_bytes())
 }
 
 /// Something stored that could not be taken, for a person.

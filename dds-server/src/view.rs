@@ -13,15 +13,41 @@ pub struct Item {
     pub key: String,
     /// Of `bytes`.
     pub digest: Digest,
+    /// The same for all that is delivered of one version of a rule: the digest of the whole.
+    pub version: Digest,
     /// A `rulecast.rules.v1.Rule`.
     pub bytes: Bytes,
+    /// The same for clients of Dubbo's own wire, a `<Kind>ToClient`; `None`: that wire cannot
+    /// say it.
+    pub compat: Option<Bytes>,
+}
+
+/// What all `<Kind>ToClient` messages of Dubbo's wire are; on the wire a message is its bytes.
+#[derive(Clone, PartialEq, Message)]
+struct ToClient {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    spec: Bytes,
 }
 
 impl Item {
     /// Encodes.
     pub fn new(rule: &Rule) -> Self {
         let bytes = Bytes::from(rule.encode_to_vec());
-        Self { key: rule.key.clone(), digest: Digest::of(&bytes), bytes }
+        let digest = Digest::of(&bytes);
+        Self { key: rule.key.clone(), digest, version: digest, bytes, compat: None }
+    }
+
+    /// Encodes a part of what `whole` is.
+    pub fn part_of(whole: &Self, part: &Rule) -> Self {
+        Self { version: whole.version, ..Self::new(part) }
+    }
+
+    /// With the spec as [`RuleSpec::compat`](rulecast_api::kind::RuleSpec::compat) gives it.
+    pub fn with_compat(self, spec: Option<Bytes>) -> Self {
+        let message = |spec| ToClient { key: self.key.clone(), spec }.encode_to_vec().into();
+        Self { compat: spec.map(message), ..self }
     }
 }
 

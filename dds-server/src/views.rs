@@ -2,16 +2,22 @@
 //!
 //! One task gathers the index's changes, encodes each changed rule once, and
 //! gives every view that it concerns a new state, but only when the content of
-//! the view is another one.
+//! the view is another one. Of some rules clients get parts; each part is encoded
+//! once, however many views have it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
-use rulecast_api::{Digest, Kind, ResourceId, kind::RuleSpec, proto::rules::v1::Rule};
+use bytes::Bytes;
+use rulecast_api::{
+    Digest, Kind, ResourceId,
+    kind::{Interest, Projection, RuleSpec},
+    proto::rules::v1::{Enforcement, Rule},
+};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -49,16 +55,18 @@ pub struct Views {
 
 /// Somebody's place at a view. The view lives as long as anybody has one.
 pub struct Subscription {
-    receiver: Option<watch::Receiver<Option<Arc<View>>>>,
+    receiver: Option<Receiver>,
+    /// With all that is known of the client.
+    scope: Scope,
     key: Key,
     inner: Arc<Inner>,
 }
 
 type Key = (Digest, Kind);
+type Receiver = watch::Receiver<Option<Arc<View>>>;
 
 struct Inner {
     index: Index,
-    owners: Owners,
     root: Root,
     debounce: Debounce,
     state: Mutex<State>,
@@ -69,7 +77,11 @@ struct Inner {
 struct State {
     /// What `prepared` and all views show.
     snapshot: Arc<Snapshot>,
+    /// With what that snapshot's rules register.
+    owners: Owners,
     prepared: BTreeMap<Kind, BTreeMap<Arc<str>, Prepared>>,
+    /// What the rules of a kind look at of clients; views are by scopes narrowed to it.
+    interests: BTreeMap<Kind, Interest>,
     views: HashMap<Key, Shared>,
 }
 
@@ -86,13 +98,49 @@ pub struct Shown {
 struct Prepared {
     reach: Reach,
     spec: Arc<dyn RuleSpec>,
+    /// Not for clients of Dubbo's wire, which would enforce what they are sent.
+    shadow: bool,
+    rule: Rule,
     item: Arc<Item>,
+    parts: Mutex<Parts>,
+}
+
+/// What is delivered of a rule in parts, each once for as long as a view has it.
+#[derive(Default)]
+struct Parts {
+    by_spec: HashMap<Bytes, Weak<Item>>,
+    /// With so many, those that no view has any more are let go.
+    sweep_at: usize,
 }
 
 impl Prepared {
-    /// Whether clients of a scope see the rule.
-    fn concerns(&self, scope: &Scope) -> bool {
-        self.reach.includes(scope) && self.spec.selects(&scope.subject.selected())
+    /// What clients of a scope get of the rule.
+    fn given(&self, scope: &Scope) -> Option<Arc<Item>> {
+        let subject = scope.subject.selected();
+        if !self.reach.includes(scope) || !self.spec.selects(&subject) {
+            return None;
+        }
+        match self.spec.project(&subject, self.reach.namespace.as_deref()) {
+            Projection::Whole => Some(self.item.clone()),
+            Projection::Nothing => None,
+            Projection::Spec(spec) => Some(self.part(spec)),
+        }
+    }
+
+    fn part(&self, spec: Bytes) -> Arc<Item> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(item) = parts.by_spec.get(&spec).and_then(Weak::upgrade) {
+            return item;
+        }
+        if parts.by_spec.len() >= parts.sweep_at {
+            parts.by_spec.retain(|_, item| item.strong_count() > 0);
+            parts.sweep_at = 2 * parts.by_spec.len() + 16;
+        }
+        let compat = self.spec.compat_of(&spec).filter(|_| !self.shadow);
+        let rule = Rule { spec: spec.clone(), ..self.rule.clone() };
+        let item = Arc::new(Item::part_of(&self.item, &rule).with_compat(compat));
+        parts.by_spec.insert(spec, Arc::downgrade(&item));
+        item
     }
 }
 
@@ -101,10 +149,9 @@ struct Shared {
     sender: watch::Sender<Option<Arc<View>>>,
 }
 
-/// What became of a rule.
+/// A rule that changed.
 struct Change {
     key: Arc<str>,
-    before: Option<Prepared>,
     /// Now in `prepared`.
     present: bool,
 }
@@ -117,11 +164,12 @@ impl Views {
             state: Mutex::new(State {
                 // Nothing is prepared yet, so begin from a snapshot with nothing in it.
                 snapshot: Index::new(&[], snapshot.lineage.clone()).snapshot(),
+                owners,
                 prepared: BTreeMap::new(),
+                interests: BTreeMap::new(),
                 views: HashMap::new(),
             }),
             index,
-            owners,
             root,
             debounce,
             advances: watch::Sender::new(0),
@@ -133,19 +181,9 @@ impl Views {
     /// A place at the view of a scope and kind. It shows `None` until the index
     /// has its first complete list.
     pub fn subscribe(&self, scope: &Scope, kind: Kind) -> Subscription {
-        let key = (scope.hash(), kind);
-        let mut state = self.inner.lock();
-        let receiver = match state.views.get(&key) {
-            Some(shared) => shared.sender.subscribe(),
-            None => {
-                let sender = watch::Sender::new(state.view(scope, kind));
-                let receiver = sender.subscribe();
-                state.views.insert(key, Shared { scope: scope.clone(), sender });
-                receiver
-            }
-        };
-        drop(state);
-        Subscription { receiver: Some(receiver), key, inner: self.inner.clone() }
+        let scope = scope.clone();
+        let (key, receiver) = self.inner.lock().place(&scope, kind);
+        Subscription { receiver: Some(receiver), scope, key, inner: self.inner.clone() }
     }
 
     /// How many views there are.
@@ -163,7 +201,8 @@ impl Views {
         &self.inner.index
     }
 
-    /// A rule as it is delivered; `None` when it is not in force or disabled.
+    /// A rule as it is delivered, where it is as a whole; `None` when it is not in force or
+    /// disabled.
     pub fn item(&self, id: &ResourceId) -> Option<Arc<Item>> {
         let state = self.inner.lock();
         let prepared = state.prepared.get(&id.kind)?.get(id.key().as_str())?;
@@ -177,7 +216,7 @@ impl Views {
             .prepared
             .get(&id.kind)
             .and_then(|rules| rules.get(id.key().as_str()))
-            .is_some_and(|prepared| prepared.concerns(scope))
+            .is_some_and(|prepared| prepared.given(scope).is_some())
     }
 
     /// What the views show now.
@@ -248,24 +287,34 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn prepare(&self, stored: &Stored) -> Option<Prepared> {
+    fn prepare(&self, owners: &Owners, stored: &Stored) -> Option<Prepared> {
         let resource = &stored.resource;
         let spec = &resource.spec;
         if !spec.enabled() {
             return None;
         }
         let target = spec.target();
-        let reach = Reach::new(&self.root, &self.owners, &resource.id.namespace, target.as_ref());
-        let item = Item::new(&Rule {
-            key: resource.id.key(),
+        let id = &resource.id;
+        let reach = Reach::new(&self.root, owners, id.kind.phase, &id.namespace, target.as_ref());
+        let rule = Rule {
+            key: id.key(),
             target,
             tier: reach.tier,
             priority: spec.priority(),
             enforcement: resource.enforcement() as i32,
             spec: spec.encode(),
             created: resource.created,
-        });
-        Some(Prepared { reach, spec: spec.clone(), item: Arc::new(item) })
+        };
+        let shadow = resource.enforcement() == Enforcement::Shadow;
+        let item = Item::new(&rule).with_compat(spec.compat().filter(|_| !shadow));
+        Some(Prepared {
+            reach,
+            spec: spec.clone(),
+            shadow,
+            rule: Rule { spec: Bytes::new(), ..rule },
+            item: Arc::new(item),
+            parts: Mutex::default(),
+        })
     }
 }
 
@@ -279,12 +328,16 @@ impl State {
         let first = !before.listed && snapshot.listed;
         let kinds: BTreeSet<Kind> = snapshot.kinds().chain(before.kinds()).collect();
         let mut changes: BTreeMap<Kind, Vec<Change>> = BTreeMap::new();
+        // Who owns what first: where a rule stands follows from it.
+        let former = self.register(inner, &before);
         for kind in kinds {
             let (old, new) = (before.kind(kind), snapshot.kind(kind));
-            if !Arc::ptr_eq(old, new) {
+            if !Arc::ptr_eq(old, new) || former.is_some() {
                 let prepared = self.prepared.entry(kind).or_default();
-                let changed = prepare_changed(inner, prepared, old, new);
+                let owners = (former.as_ref(), &self.owners);
+                let changed = prepare_changed(inner, owners, prepared, old, new);
                 if !changed.is_empty() {
+                    self.regroup(kind);
                     changes.insert(kind, changed);
                 }
             }
@@ -317,6 +370,45 @@ impl State {
         }
     }
 
+    /// Learns who owns what by the rules of the snapshot; the former owners where it is
+    /// something else than before.
+    fn register(&mut self, inner: &Inner, before: &Snapshot) -> Option<Owners> {
+        let kind = Kind::SERVICE_NAME_MAPPING;
+        let mappings = self.snapshot.kind(kind);
+        if Arc::ptr_eq(before.kind(kind), mappings) {
+            return None;
+        }
+        let owners = self.owners.registered(mappings, &inner.root);
+        (owners != self.owners).then(|| std::mem::replace(&mut self.owners, owners))
+    }
+
+    /// Looks at what the rules of a kind look at. Where it is something else than before, other
+    /// clients belong together: the views end, and each subscription finds its new one.
+    fn regroup(&mut self, kind: Kind) {
+        let mut interest = Interest::default();
+        for prepared in self.prepared.get(&kind).into_iter().flat_map(|rules| rules.values()) {
+            interest.join(prepared.spec.interest());
+        }
+        let before = self.interests.entry(kind).or_default();
+        if *before != interest {
+            *before = interest;
+            self.views.retain(|(_, of), _| *of != kind);
+        }
+    }
+
+    /// A place at the view for a client of this scope.
+    fn place(&mut self, scope: &Scope, kind: Kind) -> (Key, Receiver) {
+        let scope = scope.narrowed(self.interests.entry(kind).or_default());
+        let key = (scope.hash(), kind);
+        if let Some(shared) = self.views.get(&key) {
+            return (key, shared.sender.subscribe());
+        }
+        let sender = watch::Sender::new(self.view(&scope, kind));
+        let receiver = sender.subscribe();
+        self.views.insert(key, Shared { scope, sender });
+        (key, receiver)
+    }
+
     /// The whole view of a scope.
     fn view(&self, scope: &Scope, kind: Kind) -> Option<Arc<View>> {
         if !self.snapshot.listed {
@@ -327,8 +419,7 @@ impl State {
             .get(&kind)
             .into_iter()
             .flat_map(|rules| rules.values())
-            .filter(|prepared| prepared.concerns(scope))
-            .map(|prepared| prepared.item.clone())
+            .filter_map(|prepared| prepared.given(scope))
             .collect();
         Some(Arc::new(self.make(kind, scope.hash(), items)))
     }
@@ -338,20 +429,16 @@ impl State {
         let rules = self.prepared.get(&view.kind)?;
         let mut items: Option<BTreeMap<&str, Arc<Item>>> = None;
         for change in changes {
-            let before = change.before.as_ref().filter(|p| p.concerns(scope));
-            let now = change
-                .present
-                .then(|| rules.get(&change.key))
-                .flatten()
-                .filter(|p| p.concerns(scope));
-            if before.map(|p| p.item.digest) == now.map(|p| p.item.digest) {
+            let before = view.get(&change.key);
+            let now = change.present.then(|| rules.get(&change.key)?.given(scope)).flatten();
+            if before.map(|item| item.digest) == now.as_ref().map(|item| item.digest) {
                 continue;
             }
             let items = items.get_or_insert_with(|| {
                 view.items.iter().map(|item| (item.key.as_str(), item.clone())).collect()
             });
             match now {
-                Some(now) => items.insert(&change.key, now.item.clone()),
+                Some(now) => items.insert(&change.key, now),
                 None => items.remove(&*change.key),
             };
         }
@@ -364,29 +451,36 @@ impl State {
     }
 }
 
-/// Brings `prepared` from one state of a kind to the next and says what changed.
+/// Brings `prepared` from one state of a kind to the next and says what changed. `owners`: the
+/// former, where they are others than before, and those of now.
 fn prepare_changed(
     inner: &Inner,
+    (former, owners): (Option<&Owners>, &Owners),
     prepared: &mut BTreeMap<Arc<str>, Prepared>,
     old: &Rules,
     new: &Rules,
 ) -> Vec<Change> {
     let mut changes = Vec::new();
     for (key, stored) in new {
-        if old.get(key).is_some_and(|o| o.digest == stored.digest) {
+        let moved = || {
+            let Some(former) = former else { return false };
+            let target = stored.resource.spec.target();
+            target.is_some_and(|target| former.of(&target) != owners.of(&target))
+        };
+        if old.get(key).is_some_and(|o| o.digest == stored.digest) && !moved() {
             continue;
         }
-        let now = inner.prepare(stored);
+        let now = inner.prepare(owners, stored);
         let present = now.is_some();
-        let before = match now {
+        match now {
             Some(now) => prepared.insert(key.clone(), now),
             None => prepared.remove(key),
         };
-        changes.push(Change { key: key.clone(), before, present });
+        changes.push(Change { key: key.clone(), present });
     }
     for key in old.keys().filter(|key| !new.contains_key(*key)) {
-        let before = prepared.remove(key);
-        changes.push(Change { key: key.clone(), before, present: false });
+        prepared.remove(key);
+        changes.push(Change { key: key.clone(), present: false });
     }
     changes
 }
@@ -394,19 +488,36 @@ fn prepare_changed(
 impl Subscription {
     /// The view now; `None` until the index has its first complete list. Marks it as seen.
     pub fn current(&mut self) -> Option<Arc<View>> {
+        if self.receiver.as_ref().is_some_and(|receiver| receiver.has_changed().is_err()) {
+            self.move_on();
+        }
         self.receiver.as_mut().and_then(|receiver| receiver.borrow_and_update().clone())
     }
 
     /// Waits until the view is another than the one seen last, and returns it.
     /// Dropping the future loses nothing. Views skipped meanwhile are not shown.
     pub async fn changed(&mut self) -> Option<Arc<View>> {
-        if let Some(receiver) = self.receiver.as_mut()
-            && receiver.changed().await.is_ok()
-        {
-            return receiver.borrow_and_update().clone();
+        loop {
+            let Some(receiver) = self.receiver.as_mut() else {
+                // Only while it is dropped.
+                return std::future::pending().await;
+            };
+            if receiver.changed().await.is_ok() {
+                return receiver.borrow_and_update().clone();
+            }
+            // The view has ended, since clients are grouped otherwise now.
+            self.move_on();
+            if let Some(view) = self.current() {
+                return Some(view);
+            }
         }
-        // The sender lives as long as this place does, so there is nothing to wait for.
-        std::future::pending().await
+    }
+
+    /// Takes a place at the view that clients of the scope have now.
+    fn move_on(&mut self) {
+        let (key, receiver) = self.inner.lock().place(&self.scope, self.key.1);
+        self.key = key;
+        self.receiver = Some(receiver);
     }
 
     /// Of which kind.

@@ -9,7 +9,7 @@ use std::{
 use tokio::sync::watch;
 
 use super::{PodId, Standing};
-use crate::scope::Labels;
+use crate::scope::{Labels, Traits};
 
 /// What a watch of all pods tells.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub enum PodEvent {
         /// `metadata.uid`.
         uid: Arc<str>,
         /// By which it may be selected.
-        labels: Labels,
+        traits: Traits,
     },
     /// A pod is no more.
     Deleted {
@@ -34,7 +34,7 @@ pub enum PodEvent {
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pods: HashMap<Arc<str>, Labels>,
+    pods: HashMap<Arc<str>, Traits>,
     shapes: Shapes,
     /// The pods of the list under way.
     listing: Option<HashSet<Arc<str>>>,
@@ -45,7 +45,7 @@ pub(super) struct Table {
     doubtful: HashSet<Arc<str>>,
 }
 
-/// Label sets, each kept once: pods of one template have the same.
+/// Sets of labels and of annotations, each kept once: pods of one template have the same.
 #[derive(Debug, Default)]
 struct Shapes {
     all: HashSet<Labels>,
@@ -54,7 +54,15 @@ struct Shapes {
 }
 
 impl Shapes {
-    fn share(&mut self, labels: Labels) -> Labels {
+    fn share(&mut self, traits: Traits) -> Traits {
+        Traits {
+            labels: self.share_one(traits.labels),
+            annotations: self.share_one(traits.annotations),
+            addresses: traits.addresses,
+        }
+    }
+
+    fn share_one(&mut self, labels: Labels) -> Labels {
         if let Some(same) = self.all.get(&labels) {
             return same.clone();
         }
@@ -77,13 +85,13 @@ impl Table {
     pub(super) fn apply(&mut self, event: PodEvent) {
         match event {
             PodEvent::Listing => self.listing = Some(HashSet::new()),
-            PodEvent::Present { uid, labels } => {
-                let labels = self.shapes.share(labels);
+            PodEvent::Present { uid, traits } => {
+                let traits = self.shapes.share(traits);
                 if let Some(listing) = &mut self.listing {
                     listing.insert(uid.clone());
                 }
-                self.settle(&uid, Standing::Present(labels.clone()));
-                self.pods.insert(uid, labels);
+                self.settle(&uid, Standing::Present(traits.clone()));
+                self.pods.insert(uid, traits);
             }
             PodEvent::Deleted { uid } => {
                 self.pods.remove(&uid);
@@ -106,13 +114,13 @@ impl Table {
         }
     }
 
-    /// What the API server says of one pod: its labels, or that it is no more.
-    pub(super) fn found(&mut self, uid: &str, labels: Option<Labels>) {
-        if self.pods.contains_key(uid) && labels.is_some() {
+    /// What the API server says of one pod: its traits, or that it is no more.
+    pub(super) fn found(&mut self, uid: &str, traits: Option<Traits>) {
+        if self.pods.contains_key(uid) && traits.is_some() {
             // The watch knows it by now, and may know a later version.
             return;
         }
-        self.settle(uid, labels.map_or(Standing::Gone, Standing::Present));
+        self.settle(uid, traits.map_or(Standing::Gone, Standing::Present));
     }
 
     /// The API server could not be asked about a pod.
@@ -160,7 +168,7 @@ impl Table {
         }
         let uid = pod.uid.clone();
         let standing = match self.pods.get(&uid) {
-            Some(labels) => Standing::Present(labels.clone()),
+            Some(traits) => Standing::Present(traits.clone()),
             None => {
                 self.doubtful.insert(uid.clone());
                 Standing::Unknown

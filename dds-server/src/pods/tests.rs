@@ -3,17 +3,20 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::scope::Labels;
 
 fn pod(uid: &str) -> PodId {
     PodId { namespace: "shop".into(), name: format!("pod-{uid}"), uid: uid.into() }
 }
 
-fn labels(version: u32) -> Labels {
-    Labels::new([("app", "web".to_owned()), ("version", version.to_string())])
+/// Of a pod of some template; addresses come and go with pods.
+fn traits(version: u32) -> Traits {
+    let labels = Labels::new([("app", "web".to_owned()), ("version", version.to_string())]);
+    Traits { addresses: Arc::new([std::net::Ipv4Addr::from(version).into()]), ..labels.into() }
 }
 
 fn present(uid: &str, version: u32) -> PodEvent {
-    PodEvent::Present { uid: uid.into(), labels: labels(version) }
+    PodEvent::Present { uid: uid.into(), traits: traits(version) }
 }
 
 fn list(pods: &Pods, uids: &[&str]) {
@@ -40,16 +43,16 @@ fn a_pod_is_followed_from_its_list_to_its_end() {
     assert!(!pods.state().borrow().synced);
     list(&pods, &["a", "b"]);
     assert!(pods.state().borrow().synced);
-    assert_eq!(place.standing(), Standing::Present(labels(1)));
+    assert_eq!(place.standing(), Standing::Present(traits(1)));
     assert!(asked(&pods).is_empty());
     let changed =
         |place: &Place| place.receiver.as_ref().is_some_and(|r| r.has_changed().expect("open"));
-    // The same labels, and another pod's, are no change.
+    // The same again, and another pod's, are no change.
     pods.apply(present("a", 1));
     pods.apply(present("b", 2));
     assert!(!changed(&place));
     pods.apply(present("a", 2));
-    assert_eq!(place.standing(), Standing::Present(labels(2)));
+    assert_eq!(place.standing(), Standing::Present(traits(2)));
     pods.apply(PodEvent::Deleted { uid: "a".into() });
     assert_eq!(place.standing(), Standing::Gone);
     assert_eq!(pods.len(), 1);
@@ -62,12 +65,12 @@ fn labels_are_kept_once_and_let_go() {
     let mut table = Table::default();
     let uid = |n: u32| -> Arc<str> { n.to_string().into() };
     for n in 0..1000 {
-        table.apply(PodEvent::Present { uid: uid(n), labels: labels(7) });
+        table.apply(PodEvent::Present { uid: uid(n), traits: traits(7) });
     }
-    assert_eq!(table.shapes(), 1);
+    assert_eq!(table.shapes(), 2, "its labels, and no annotations");
     // One pod that changes its labels all the time.
     for version in 0..10_000 {
-        table.apply(PodEvent::Present { uid: uid(0), labels: labels(version) });
+        table.apply(PodEvent::Present { uid: uid(0), traits: traits(version) });
     }
     assert!(table.shapes() < 200, "{}", table.shapes());
 }
@@ -81,15 +84,15 @@ fn a_fresh_pod_is_asked_about_once() {
     assert!(asked(&pods).is_empty(), "one question is under way");
     pods.not_found_out(&pod("a"));
     assert_eq!(asked(&pods), ["a"], "again after a failure");
-    pods.found(&pod("a"), Some(labels(1)));
+    pods.found(&pod("a"), Some(traits(1)));
     assert_eq!((first.standing(), second.standing()), {
-        let there = Standing::Present(labels(1));
+        let there = Standing::Present(traits(1));
         (there.clone(), there)
     });
     // The watch comes to know it, and knows better than a late answer.
     pods.apply(present("a", 2));
-    pods.found(&pod("a"), Some(labels(1)));
-    assert_eq!(first.standing(), Standing::Present(labels(2)));
+    pods.found(&pod("a"), Some(traits(1)));
+    assert_eq!(first.standing(), Standing::Present(traits(2)));
     drop(first);
     assert_eq!(pods.followed(), 1);
     // Of another pod with its name, or of none.
@@ -120,11 +123,11 @@ fn a_list_alone_ends_nobody() {
     pods.apply(present("a", 1));
     pods.apply(PodEvent::Deleted { uid: "a".into() });
     pods.apply(PodEvent::Listed);
-    assert_eq!((a.standing(), b.standing()), (Standing::Gone, Standing::Present(labels(1))));
+    assert_eq!((a.standing(), b.standing()), (Standing::Gone, Standing::Present(traits(1))));
     // The one that the list lacks is asked about; meanwhile it is what it was.
     assert_eq!((asked(&pods), pods.len()), (vec!["b".to_owned()], 0));
-    pods.found(&pod("b"), Some(labels(3)));
-    assert_eq!(b.standing(), Standing::Present(labels(3)));
+    pods.found(&pod("b"), Some(traits(3)));
+    assert_eq!(b.standing(), Standing::Present(traits(3)));
     list(&pods, &[]);
     assert_eq!(asked(&pods), ["b"]);
     pods.found(&pod("b"), None);
@@ -175,7 +178,7 @@ proptest! {
                     if let Some(seen) = &mut listing {
                         seen.insert(uid);
                     }
-                    settle(&mut open, Standing::Present(labels(version)));
+                    settle(&mut open, Standing::Present(traits(version)));
                     pods.apply(present(uid, version));
                 }
                 4 => {
@@ -188,9 +191,9 @@ proptest! {
                 }
                 5 => {
                     if !known.contains_key(uid) {
-                        settle(&mut open, Standing::Present(labels(version)));
+                        settle(&mut open, Standing::Present(traits(version)));
                     }
-                    pods.found(&pod(uid), Some(labels(version)));
+                    pods.found(&pod(uid), Some(traits(version)));
                 }
                 _ => {
                     settle(&mut open, Standing::Gone);

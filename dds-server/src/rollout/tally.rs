@@ -118,7 +118,7 @@ struct Group {
 #[derive(Debug, Default)]
 struct Row {
     /// `None` while it is only known from clients that should not have it.
-    digest: Option<Digest>,
+    version: Option<Digest>,
     matched: usize,
     applied: usize,
     rejected: usize,
@@ -144,6 +144,7 @@ pub(super) struct Tally {
     converged: usize,
     next_late: Option<Instant>,
     groups: HashMap<Standing, Group>,
+    /// By the item's version.
     rejected: HashMap<Digest, Rejections>,
 }
 
@@ -195,8 +196,9 @@ impl Tally {
         let Some(current) = current.filter(|_| acked.is_some()) else { return };
         for rejected in held.rejected.iter() {
             // What was replaced since is nobody's concern.
-            if current.get(&rejected.key).is_some_and(|item| item.digest == rejected.digest) {
-                let known = self.rejected.entry(rejected.digest).or_default();
+            let item = current.get(&rejected.key).filter(|item| item.digest == rejected.digest);
+            if let Some(item) = item {
+                let known = self.rejected.entry(item.version).or_default();
                 known.clients += 1;
                 known.words.add(&(name.clone(), rejected.reason.as_str().into()));
             }
@@ -217,7 +219,7 @@ impl Tally {
             group.count_leaving(&mut rules);
         }
         for row in rules.values_mut() {
-            if let Some(rejections) = row.digest.and_then(|digest| self.rejected.get(&digest)) {
+            if let Some(rejections) = row.version.and_then(|version| self.rejected.get(&version)) {
                 // Whoever rejected it acknowledged a view with it.
                 row.applied = row.applied.saturating_sub(rejections.clients);
                 row.rejected += rejections.clients;
@@ -237,8 +239,12 @@ impl Group {
     /// Counts the group at all rules that it should have.
     fn count(&self, rules: &mut HashMap<ByKey, Row>) {
         let Some(current) = &self.current else { return };
-        let held = |view: &Option<Arc<View>>, key: &str, digest: &Digest| {
-            view.as_ref().and_then(|view| view.get(key)).is_some_and(|i| i.digest == *digest)
+        // Of the version that clients should have, what these should have of it.
+        let held = |view: &Option<Arc<View>>, wanted: &Item, version: Digest| {
+            view.as_ref().and_then(|view| view.get(&wanted.key)).is_some_and(|item| {
+                item.version == version
+                    && (wanted.version != version || item.digest == wanted.digest)
+            })
         };
         let same = self.acked.as_ref().is_some_and(|a| a.set_digest == current.set_digest);
         for item in &current.items {
@@ -247,10 +253,10 @@ impl Group {
                 None => rules.entry(ByKey(item.clone())).or_default(),
             };
             row.matched += self.clients;
-            let digest = *row.digest.get_or_insert(item.digest);
-            if same && digest == item.digest || held(&self.acked, &item.key, &digest) {
+            let version = *row.version.get_or_insert(item.version);
+            if same && version == item.version || held(&self.acked, item, version) {
                 row.applied += self.clients;
-            } else if held(&self.refused, &item.key, &digest) {
+            } else if held(&self.refused, item, version) {
                 row.rejected += self.clients;
                 row.reasons.add_all(&self.refusals);
             } else if !self.late.0.is_empty() {
@@ -319,9 +325,9 @@ impl KindRollout {
 
     /// How a certain version of a rule is held. Of one that no client should have any more it
     /// says only how many clients should have the rule.
-    pub fn rule(&self, key: &str, digest: &Digest) -> RuleRollout {
+    pub fn rule(&self, key: &str, version: &Digest) -> RuleRollout {
         let rule = self.current(key);
-        if self.rules.get(key).is_none_or(|row| row.digest == Some(*digest)) {
+        if self.rules.get(key).is_none_or(|row| row.version == Some(*version)) {
             return rule;
         }
         RuleRollout { matched: rule.matched, ..RuleRollout::default() }

@@ -9,6 +9,9 @@ use crate::{
     },
 };
 
+mod ownership;
+mod security;
+
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn scope(namespace: &str, services: Option<&[&str]>) -> Scope {
@@ -85,7 +88,7 @@ fn selectors_go_by_the_labels_of_pods_and_declarations_only_narrow() {
     let views = views(&index);
     let place = |labels: &[(&str, &str)], services| {
         let mut scope = scope("any", services);
-        scope.subject.labels = Labels::new(labels.iter().copied());
+        scope.subject.pod = Labels::new(labels.iter().copied()).into();
         views.subscribe(&scope, KIND)
     };
     let seen = |place: &mut Subscription| {

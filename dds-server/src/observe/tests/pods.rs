@@ -83,7 +83,7 @@ impl Site {
 
     fn label(&self, uid: &str, track: &str) {
         let labels = Labels::new([("track", track), ("pod-template-hash", uid)]);
-        self.pods.apply(PodEvent::Present { uid: uid.into(), labels });
+        self.pods.apply(PodEvent::Present { uid: uid.into(), traits: labels.into() });
     }
 
     fn list(&self) {
@@ -127,7 +127,7 @@ async fn an_open_stream_follows_the_labels_of_its_pod_to_its_end() {
     let mut fresh = site.client("b", &[]).await;
     assert!(fresh.is_quiet().await);
     let labels = Labels::new([("track", "canary"), ("pod-template-hash", "b")]);
-    site.pods.found(&pod("b"), Some(labels));
+    site.pods.found(&pod("b"), Some(labels.into()));
     assert_eq!(fresh.keys().await, keys(&["all", "canary"]));
     // Relabelled: the same stream moves, and shares the view.
     site.label("a", "canary");

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use k8s_openapi::jiff::Timestamp;
 use rulecast_api::{
     Code, Digest, Kind, Kinds, Resource, ResourceId,
     manifest::{self, Format, Problem},
@@ -45,6 +46,8 @@ pub(super) struct Meta {
     #[serde(default)]
     pub(super) annotations: Option<BTreeMap<String, String>>,
     #[serde(default)]
+    creation_timestamp: Option<String>,
+    #[serde(default)]
     pub(super) deletion_timestamp: Option<String>,
 }
 
@@ -53,6 +56,12 @@ impl Meta {
     /// decimal numbers that grow with time; storage by etcd always made them so.
     pub(super) fn revision(&self) -> Result<i64, Unreadable> {
         revision(&self.resource_version)
+    }
+
+    /// Unix seconds; 0 where it is not known.
+    fn created(&self) -> i64 {
+        let time = self.creation_timestamp.as_deref().and_then(|text| text.parse().ok());
+        time.map_or(0, |time: Timestamp| time.as_second())
     }
 }
 
@@ -96,6 +105,7 @@ pub(super) fn read(kinds: Kinds, kind: Kind, object: Object) -> Result<Reading, 
     if metadata.name.is_empty() || metadata.namespace.is_empty() || metadata.uid.is_empty() {
         return Err(Unreadable("an object without name, namespace or uid".into()));
     }
+    let created = metadata.created();
     let id = ResourceId { kind, namespace: metadata.namespace, name: metadata.name };
     let labels = metadata.labels.unwrap_or_default();
     let mut annotations = metadata.annotations.unwrap_or_default();
@@ -106,8 +116,8 @@ pub(super) fn read(kinds: Kinds, kind: Kind, object: Object) -> Result<Reading, 
     };
     let content = match spec {
         Some(Shallow::TooDeep) => Err(vec![too_deep(&id)]),
-        Some(Shallow::Value(spec)) => parse(kinds, &id, &labels, &annotations, Some(spec)),
-        None => parse(kinds, &id, &labels, &annotations, None),
+        Some(Shallow::Value(spec)) => parse(kinds, &id, &labels, &annotations, created, Some(spec)),
+        None => parse(kinds, &id, &labels, &annotations, created, None),
     };
     let content = match content {
         Ok((resource, digest)) => Content::Good(resource, digest),
@@ -115,7 +125,7 @@ pub(super) fn read(kinds: Kinds, kind: Kind, object: Object) -> Result<Reading, 
             let last =
                 status.as_ref().and_then(|status| last_accepted(status, metadata.generation));
             let last =
-                last.and_then(|spec| parse(kinds, &id, &labels, &annotations, Some(spec)).ok());
+                last.and_then(|spec| parse(kinds, &id, &labels, &annotations, created, Some(spec)).ok());
             Content::Bad(problems, last)
         }
     };
@@ -130,6 +140,7 @@ fn parse(
     id: &ResourceId,
     labels: &BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,
+    created: i64,
     spec: Option<Value>,
 ) -> Result<(Resource, Digest), Vec<Problem>> {
     let mut document = json!({
@@ -148,7 +159,8 @@ fn parse(
     let read = manifest::parse(kinds, document.to_string().as_bytes(), Format::Json);
     let mut problems: Vec<Problem> = read.syntax.into_iter().collect();
     match read.documents.into_iter().next().map(|document| document.outcome) {
-        Some(Ok(resource)) if problems.is_empty() => {
+        Some(Ok(mut resource)) if problems.is_empty() => {
+            resource.created = created;
             let digest = digest(&resource);
             return Ok((resource, digest));
         }
