@@ -260,11 +260,42 @@ static AUTHORIZATION_POLICY: KindInfo = KindInfo {
     crd: None,
 };
 
+static SERVICE_NAME_MAPPING: KindInfo = KindInfo {
+    api_version: "dubbo.apache.org/v1alpha1",
+    name: "ServiceNameMapping",
+    plural: "servicenamemappings",
+    short_names: &["snp"],
+    type_name: "dubbo.apache.org/v1alpha1/ServiceNameMapping",
+    phase: Phase::Data,
+    parse: crate::service_name_mapping::ServiceNameMappingSpec::parse,
+    #[cfg(feature = "schema")]
+    crd: Some(CrdInfo {
+        schema: crate::service_name_mapping::schema,
+        columns: &[
+            Column {
+                name: "Interface",
+                kind: "string",
+                path: ".spec.interfaceName",
+                wide: false,
+            },
+            Column {
+                name: "Applications",
+                kind: "string",
+                path: ".spec.applicationNames",
+                wide: false,
+            },
+        ],
+    }),
+    #[cfg(not(feature = "schema"))]
+    crd: None,
+};
+
 /// All kinds.
 pub static KINDS: Kinds = &[
     Kind::CONDITION_ROUTE,
     Kind::AUTHENTICATION_POLICY,
     Kind::AUTHORIZATION_POLICY,
+    Kind::SERVICE_NAME_MAPPING,
 ];
 
 impl Kind {
@@ -275,6 +306,9 @@ impl Kind {
 
     /// Says who may call servers.
     pub const AUTHORIZATION_POLICY: Kind = Kind(&AUTHORIZATION_POLICY);
+
+    /// Says which applications provide an interface.
+    pub const SERVICE_NAME_MAPPING: Kind = Kind(&SERVICE_NAME_MAPPING);
 
     /// By its name on the wire.
     pub fn by_type(kinds: Kinds, type_name: &str) -> Option<Kind> {

@@ -33,6 +33,8 @@ pub mod rule_status;
 #[cfg(feature = "manifest")]
 pub mod selector;
 pub mod service_key;
+#[cfg(feature = "manifest")]
+pub mod service_name_mapping;
 pub mod spiffe;
 pub mod tag_route;
 

@@ -31,7 +31,10 @@ async fn cluster() -> Cluster {
 }
 
 fn api(cluster: &Cluster, namespace: &Namespace) -> Api<DynamicObject> {
-    let kind = Kind::CONDITION_ROUTE;
+    api_of(Kind::CONDITION_ROUTE, cluster, namespace)
+}
+
+fn api_of(kind: Kind, cluster: &Cluster, namespace: &Namespace) -> Api<DynamicObject> {
     let (group, version) = kind.api_version.split_once('/').expect("a group");
     let gvk = GroupVersionKind::gvk(group, version, kind.name);
     let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
@@ -88,7 +91,6 @@ async fn definitions_are_established_and_structural() {
 async fn examples_of_dubbo_apply_and_mean_the_same() {
     let cluster = cluster().await;
     let namespace = cluster.namespace("crd-examples").await.expect("a namespace");
-    let api = api(&cluster, &namespace);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/dubbo");
     let mut count = 0;
     for entry in fs::read_dir(folder).expect("the folder is there") {
@@ -107,11 +109,12 @@ async fn examples_of_dubbo_apply_and_mean_the_same() {
         let said = cluster.kubectl_with(&server_side, &text).await.expect("kubectl runs");
         assert!(said.status.success(), "{name}, server-side: {said:?}");
 
-        let stored = api.get(name).await.expect("it is there").data["spec"].take();
-        let stored = ConditionRouteSpec::parse(stored).expect("valid");
         let format = rulecast_api::manifest::Format::Yaml;
         let manifest = rulecast_api::manifest::parse(KINDS, text.as_bytes(), format);
         let written = manifest.documents[0].outcome.as_ref().expect("valid");
+        let api = api_of(written.id.kind, &cluster, &namespace);
+        let stored = api.get(name).await.expect("it is there").data["spec"].take();
+        let stored = (written.id.kind.parse)(stored).expect("valid");
         assert_eq!(stored.to_json(), written.spec.to_json(), "{name}");
         assert_eq!(stored.encode(), written.spec.encode(), "{name}");
         count += 1;
