@@ -110,6 +110,10 @@ codes! {
     ResponseInvalid = "RC0506";
     /// The plane does not know the client's pod yet.
     PodUnknown = "RC0507";
+    /// A rule that the client's wire cannot say.
+    WireTooNarrow = "RC0508";
+    /// A state that is too large for one message.
+    StateTooLarge = "RC0509";
     // 06: policies and decisions.
     /// A rule that its policy refused.
     RuleRefused = "RC0601";

@@ -35,7 +35,8 @@ use rulecast_identity::SYSTEM_NAMESPACE;
 use crate::{
     admin::{self, Admin},
     index::Index,
-    observe::{Metrics, RuleService},
+    mapping::MappingService,
+    observe::{DubboRuleService, Metrics, RuleService},
     rollout::Rollout,
     scope::{Owners, Root},
     store::{FileStore, FileStoreConfig, Store, StoreError},
@@ -276,7 +277,8 @@ pub async fn run(
         forever(async move { stop.run_until_cancelled(renewal).await.unwrap_or_default() }),
     );
     let tls = server_config(&identity, ClientAuth::Required, None)?;
-    let routes = routes(streams, readiness.clone(), &supervisor, shutdown.clone()).await;
+    let mappings = MappingService::new(store, index, kinds);
+    let routes = routes(streams, mappings, readiness.clone(), &supervisor, shutdown.clone()).await;
     info!(
         address = %config.listen, identity = %identity.current().spiffe,
         "the plane serves"
@@ -311,6 +313,7 @@ fn identity_config(config: &DdsConfig) -> IdentityConfig {
 /// The services of the TLS port: rules, health and reflection.
 async fn routes(
     streams: RuleService,
+    mappings: Option<MappingService>,
     readiness: Readiness,
     supervisor: &Supervisor,
     shutdown: CancellationToken,
@@ -336,11 +339,17 @@ async fn routes(
         }),
     );
     let mut routes = tonic::service::Routes::builder();
-    routes.add_service(streams.into_server()).add_service(health);
+    let dubbo = DubboRuleService::new(streams.clone());
+    routes.add_service(streams.into_server()).add_service(dubbo.into_server()).add_service(health);
+    if let Some(mappings) = mappings {
+        routes.add_service(mappings.into_server());
+    }
     // The descriptors are compiled in; without them there is only no reflection.
     if let Ok(reflection) = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(rulecast_api::proto::DESCRIPTORS)
         .with_service_name("rulecast.observe.v1.RuleService")
+        .with_service_name("org.apache.dubbo.auth.v1alpha1.RuleService")
+        .with_service_name("v1alpha1.ServiceNameMappingService")
         .build_v1()
     {
         routes.add_service(reflection);

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod app;
 pub mod index;
+pub mod mapping;
 pub mod observe;
 pub mod pods;
 pub mod rollout;

@@ -22,7 +22,6 @@ use rulecast_api::{
         rule_service_server::{self, RuleServiceServer},
     },
 };
-use rulecast_identity::Peer;
 use tokio::{
     sync::{mpsc, oneshot},
     time,
@@ -36,18 +35,20 @@ use crate::{
     pods::{Place, Pods, Standing},
     rollout::{self, Report, Rollout, Tracked},
     scope::Subject,
-    stream::{Action, Close, Counters, Services, Stream, StreamConfig},
+    stream::{Action, Close, Counters, Services, Stream, StreamConfig, Wire},
     view::View,
     views::Views,
 };
 
 mod caller;
+mod dubbo;
 mod metrics;
 mod source;
 #[cfg(test)]
 mod tests;
 
 pub use caller::Caller;
+pub use dubbo::DubboRuleService;
 pub use metrics::Metrics;
 pub use source::{ViewSource, ViewSubscription};
 
@@ -69,7 +70,7 @@ type ViewStream = Pin<Box<dyn stream::Stream<Item = Arc<View>> + Send + 'static>
 
 /// `rulecast.observe.v1.RuleService`. Clones share everything.
 ///
-/// Requests must carry a verified [`Peer`] in their extensions, as
+/// Requests must carry a verified [`Peer`](rulecast_identity::Peer) in their extensions, as
 /// [`rulecast_identity::serve_tls`] puts it there.
 #[derive(Debug)]
 pub struct RuleService<V = Views> {
@@ -122,6 +123,14 @@ impl<V: ViewSource> RuleService<V> {
     where
         R: stream::Stream<Item = Result<ObserveRequest, Status>> + Send + Unpin + 'static,
     {
+        self.serve_on(Wire::Rulecast, caller, requests)
+    }
+
+    /// As [`RuleService::serve`], for a client that speaks `wire`.
+    fn serve_on<R>(&self, wire: Wire, caller: Caller, requests: R) -> ResponseStream
+    where
+        R: stream::Stream<Item = Result<ObserveRequest, Status>> + Send + Unpin + 'static,
+    {
         let (out, responses) = mpsc::channel(1);
         let (end, ended) = oneshot::channel();
         let Caller { identity, pod, not_after, address } = caller;
@@ -139,7 +148,7 @@ impl<V: ViewSource> RuleService<V> {
             until: now + POD_WAIT,
         });
         let session = Session {
-            engine: Stream::new(self.shared.config.clone(), self.shared.kinds, now),
+            engine: Stream::new(self.shared.config.clone(), self.shared.kinds, now).on_wire(wire),
             shared: self.shared.clone(),
             subject: Subject::new(&identity),
             pod,
@@ -174,16 +183,8 @@ impl<V: ViewSource> rule_service_server::RuleService for RuleService<V> {
         &self,
         request: Request<Streaming<ObserveRequest>>,
     ) -> Result<Response<ResponseStream>, Status> {
-        let peer = request.extensions().get::<Peer>();
-        let address = peer.map(|peer| peer.address);
-        let Some(identity) = peer.and_then(|peer| peer.identity.clone()) else {
-            return Err(Status::unauthenticated(format!(
-                "{}: rules are given to clients with a certificate; get one from the authority",
-                Code::CredentialMissing
-            )));
-        };
-        let requests = request.into_inner();
-        Ok(Response::new(self.serve(Caller::new(&identity, address), requests)))
+        let caller = Caller::of(request.extensions())?;
+        Ok(Response::new(self.serve(caller, request.into_inner())))
     }
 }
 

@@ -28,16 +28,20 @@ mod delivery;
 pub mod limits;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use bucket::Bucket;
 use delivery::{Asked, Delivery, read_token};
 pub use limits::Services;
+pub use wire::Wire;
 
 /// How a stream behaves.
 #[derive(Clone, Debug)]
 pub struct StreamConfig {
     /// Bytes of items in one chunk of a response; an item above goes alone.
     pub chunk_bytes: usize,
+    /// Bytes of a response on [`Wire::Dubbo`], which knows no chunks.
+    pub dubbo_bytes: usize,
     /// How long a stream may be silent before its first request.
     pub first_request: Duration,
     /// How long a view may stay behind a client's resume token.
@@ -49,10 +53,12 @@ pub struct StreamConfig {
 }
 
 impl Default for StreamConfig {
-    /// 1 MiB; 10 s; 5 s; 4, then one a second.
+    /// 1 MiB; 4 MiB, which is what gRPC clients take unless they are told otherwise; 10 s;
+    /// 5 s; 4, then one a second.
     fn default() -> Self {
         Self {
             chunk_bytes: 1 << 20,
+            dubbo_bytes: 4 << 20,
             first_request: Duration::from_secs(10),
             catch_up: Duration::from_secs(5),
             repeat_burst: 4,
@@ -110,6 +116,7 @@ pub struct Counters {
 pub struct Stream {
     config: StreamConfig,
     kinds: Kinds,
+    wire: Wire,
     opened: Instant,
     /// The client's engine, from its first request.
     engine: Option<Bytes>,
@@ -130,6 +137,7 @@ impl Stream {
         Self {
             config,
             kinds,
+            wire: Wire::default(),
             opened: now,
             engine: None,
             deliveries: Vec::new(),
@@ -140,6 +148,12 @@ impl Stream {
             closed: false,
             counters: Counters::default(),
         }
+    }
+
+    /// For a client that speaks `wire`. Its requests are those of the whole contract, with
+    /// nothing in the fields that the wire does not have.
+    pub fn on_wire(self, wire: Wire) -> Self {
+        Self { wire, ..self }
     }
 
     /// What the stream has done so far.
@@ -188,8 +202,11 @@ impl Stream {
                 return self.close(Code::RequestInvalid, tonic::Code::InvalidArgument, reason);
             }
         };
-        let Some(kind) = Kind::by_type(self.kinds, &request.r#type) else {
-            let served: Vec<_> = self.kinds.iter().map(|kind| kind.type_name).collect();
+        let wire = self.wire;
+        let known = Kind::by_type(self.kinds, &request.r#type);
+        let Some(kind) = known.filter(|kind| wire.has(*kind)) else {
+            let served = self.kinds.iter().filter(|kind| wire.has(**kind));
+            let served: Vec<_> = served.map(|kind| kind.type_name).collect();
             let message = format!(
                 "type \"{}\" is not served here; served: {}",
                 limits::clean(&request.r#type),
@@ -301,9 +318,32 @@ impl Stream {
             let kind = delivery.kind;
             let flight = delivery.start(self.nonces.to_string())?;
             let (view, revision) = (flight.view.clone(), flight.revision);
+            if self.wire == Wire::Dubbo && !self.fits(&view) {
+                return None;
+            }
             self.actions.push_back(Action::Report(Report::Sent { kind, view, revision }));
         }
-        self.deliveries.get_mut(at)?.chunk(self.config.chunk_bytes)
+        let delivery = self.deliveries.get_mut(at)?;
+        match self.wire {
+            Wire::Rulecast => delivery.chunk(self.config.chunk_bytes),
+            Wire::Dubbo => delivery.whole_state(),
+        }
+    }
+
+    /// Whether a view fits into one message. What does not ends the stream.
+    fn fits(&mut self, view: &Arc<View>) -> bool {
+        let (size, limit) = (wire::size(view), self.config.dubbo_bytes);
+        if size > limit {
+            let reason = format!(
+                "the {} rules that this client sees take {size} bytes; its wire has them in one \
+                 message, of at most {limit}",
+                view.kind
+            );
+            let (kind, view) = (view.kind, view.clone());
+            self.report(Report::Refused { kind, view, reason: reason.clone() });
+            self.close(Code::StateTooLarge, tonic::Code::ResourceExhausted, reason);
+        }
+        size <= limit
     }
 
     fn report(&mut self, report: Report) {
@@ -393,7 +433,11 @@ impl Stream {
                 self.report(Report::Refused { kind, view, reason: reason.trim().to_owned() });
             }
             _ => {
-                let rejected = delivery.rejections.within(&view).into();
+                let rejected = match self.wire {
+                    Wire::Rulecast => delivery.rejections.within(&view),
+                    Wire::Dubbo => wire::unsaid(&view),
+                };
+                let rejected = rejected.into();
                 self.report(Report::Applied { kind, view, revision, rejected, took });
             }
         }

@@ -1,8 +1,10 @@
 //! End to end, over real processes, real TLS and real files.
 
 mod commands;
+mod compat;
 mod convergence;
 mod lifecycle;
+mod python;
 mod site;
 
 /// What a run without the feature says.

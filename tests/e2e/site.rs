@@ -55,8 +55,8 @@ pub(crate) async fn eventually<T>(mut ask: impl AsyncFnMut() -> Result<T>) -> Re
 
 pub(crate) struct Site {
     dir: TempDir,
-    ca: SocketAddr,
-    dds: SocketAddr,
+    pub(crate) ca: SocketAddr,
+    pub(crate) dds: SocketAddr,
     pub(crate) http: SocketAddr,
     authority: Child,
     plane: Option<Child>,

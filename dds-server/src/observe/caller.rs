@@ -2,8 +2,9 @@
 
 use std::{net::SocketAddr, time::SystemTime};
 
-use rulecast_api::SpiffeId;
-use rulecast_identity::PeerIdentity;
+use rulecast_api::{Code, SpiffeId};
+use rulecast_identity::{Peer, PeerIdentity};
+use tonic::{Extensions, Status};
 
 use crate::pods::PodId;
 
@@ -29,5 +30,17 @@ impl Caller {
             uid: pod.uid.as_str().into(),
         });
         Self { identity: peer.spiffe.clone(), pod, not_after: peer.not_after, address }
+    }
+
+    /// Who makes a call, by its connection; refused without a certificate.
+    pub fn of(extensions: &Extensions) -> Result<Self, Status> {
+        let peer = extensions.get::<Peer>();
+        let Some(identity) = peer.and_then(|peer| peer.identity.as_ref()) else {
+            return Err(Status::unauthenticated(format!(
+                "{}: the plane serves clients with a certificate; get one from the authority",
+                Code::CredentialMissing
+            )));
+        };
+        Ok(Self::new(identity, peer.map(|peer| peer.address)))
     }
 }

@@ -17,7 +17,10 @@ use rulecast_api::{
     },
 };
 
-use super::limits::{MAX_REJECTED, MAX_TOKEN, Services};
+use super::{
+    limits::{MAX_REJECTED, MAX_TOKEN, Services},
+    wire,
+};
 use crate::{rollout::Rejected, view::View};
 
 /// Withheld items that a resume token names; with more there is none, and resuming costs
@@ -266,6 +269,22 @@ impl Delivery {
             left: false,
         });
         self.flight.as_ref()
+    }
+
+    /// The response under way for a client of [`Wire::Dubbo`](super::Wire::Dubbo): one
+    /// message.
+    pub(super) fn whole_state(&mut self) -> Option<ObserveResponse> {
+        let flight = self.flight.as_mut().filter(|flight| !flight.left)?;
+        flight.left = true;
+        let type_url = wire::type_url(self.kind);
+        let item = |value: &Bytes| Any { type_url: type_url.clone(), value: value.to_vec() };
+        Some(ObserveResponse {
+            nonce: flight.nonce.clone(),
+            r#type: self.kind.type_name.to_owned(),
+            revision: flight.revision,
+            data: flight.view.items.iter().filter_map(|i| i.compat.as_ref()).map(item).collect(),
+            ..ObserveResponse::default()
+        })
     }
 
     /// The next chunk of the response under way, of about `size` bytes.

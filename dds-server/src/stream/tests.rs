@@ -14,6 +14,8 @@ use rulecast_api::{
 use super::*;
 use crate::view::Item;
 
+mod dubbo;
+
 static OTHER_INFO: KindInfo = KindInfo {
     api_version: "test/v1",
     name: "Other",
