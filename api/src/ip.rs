@@ -123,9 +123,61 @@ impl IpExpr {
         }
     }
 
+    /// The one address that it stands for.
+    fn single(&self) -> Option<IpAddr> {
+        match &self.host {
+            Host::V4(parts) if parts.iter().all(|(from, to)| from == to) => {
+                Some(IpAddr::from(parts.map(|(n, _)| n)))
+            }
+            Host::V6(parts) if parts.iter().all(|(from, to)| from == to) => {
+                Some(IpAddr::from(parts.map(|(n, _)| n)))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it says nothing of the address.
     pub fn is_any_host(&self) -> bool {
         self.host == Host::Any
+    }
+}
+
+/// Many expressions. Single addresses, the most usual, are found without looking at each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressSet {
+    /// Sorted.
+    single: Vec<(IpAddr, Option<u16>)>,
+    others: Vec<IpExpr>,
+}
+
+impl AddressSet {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.single.is_empty() && self.others.is_empty()
+    }
+
+    /// Whether one of them stands for this host and port, as [`IpExpr::matches_ip`].
+    pub fn matches_ip(&self, host: Option<IpAddr>, port: Option<u16>) -> bool {
+        let single =
+            |port| host.is_some_and(|host| self.single.binary_search(&(host, port)).is_ok());
+        single(None)
+            || port.is_some() && single(port)
+            || self.others.iter().any(|expression| expression.matches_ip(host, port))
+    }
+}
+
+impl FromIterator<IpExpr> for AddressSet {
+    fn from_iter<I: IntoIterator<Item = IpExpr>>(expressions: I) -> Self {
+        let mut set = Self::default();
+        for expression in expressions {
+            match expression.single() {
+                Some(address) => set.single.push((address, expression.port)),
+                None => set.others.push(expression),
+            }
+        }
+        set.single.sort_unstable();
+        set.single.dedup();
+        set
     }
 }
 

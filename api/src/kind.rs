@@ -14,8 +14,9 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    authentication_policy::AuthenticationPolicySpec, authorization_policy::AuthorizationPolicySpec,
-    code::Code, condition_route::ConditionRouteSpec, proto::rules::v1::Target, selector::Selector,
+    affinity_route::AffinityRouteSpec, authentication_policy::AuthenticationPolicySpec,
+    authorization_policy::AuthorizationPolicySpec, code::Code, condition_route::ConditionRouteSpec,
+    proto::rules::v1::Target, selector::Selector, tag_route::TagRouteSpec,
 };
 
 /// What a spec is refused for: where, what, and what would be right.
@@ -272,12 +273,7 @@ static SERVICE_NAME_MAPPING: KindInfo = KindInfo {
     crd: Some(CrdInfo {
         schema: crate::service_name_mapping::schema,
         columns: &[
-            Column {
-                name: "Interface",
-                kind: "string",
-                path: ".spec.interfaceName",
-                wide: false,
-            },
+            Column { name: "Interface", kind: "string", path: ".spec.interfaceName", wide: false },
             Column {
                 name: "Applications",
                 kind: "string",
@@ -290,17 +286,64 @@ static SERVICE_NAME_MAPPING: KindInfo = KindInfo {
     crd: None,
 };
 
+static TAG_ROUTE: KindInfo = KindInfo {
+    api_version: "dubbo.apache.org/v1alpha1",
+    name: "TagRoute",
+    plural: "tagroutes",
+    short_names: &["tg"],
+    type_name: "dubbo.apache.org/v1alpha1/TagRoute",
+    phase: Phase::Route,
+    parse: TagRouteSpec::parse,
+    #[cfg(feature = "schema")]
+    crd: Some(CrdInfo {
+        schema: crate::tag_route::schema,
+        columns: &[
+            Column { name: "Key", kind: "string", path: ".spec.key", wide: false },
+            Column { name: "Enabled", kind: "boolean", path: ".spec.enabled", wide: false },
+        ],
+    }),
+    #[cfg(not(feature = "schema"))]
+    crd: None,
+};
+
+static AFFINITY_ROUTE: KindInfo = KindInfo {
+    api_version: "dubbo.apache.org/v1alpha1",
+    name: "AffinityRoute",
+    plural: "affinityroutes",
+    short_names: &["af"],
+    type_name: "dubbo.apache.org/v1alpha1/AffinityRoute",
+    phase: Phase::Route,
+    parse: AffinityRouteSpec::parse,
+    #[cfg(feature = "schema")]
+    crd: Some(CrdInfo {
+        schema: crate::affinity_route::schema,
+        columns: &[
+            Column { name: "Key", kind: "string", path: ".spec.key", wide: false },
+            Column { name: "Enabled", kind: "boolean", path: ".spec.enabled", wide: false },
+        ],
+    }),
+    #[cfg(not(feature = "schema"))]
+    crd: None,
+};
+
 /// All kinds.
 pub static KINDS: Kinds = &[
     Kind::CONDITION_ROUTE,
+    Kind::TAG_ROUTE,
+    Kind::AFFINITY_ROUTE,
+    Kind::SERVICE_NAME_MAPPING,
     Kind::AUTHENTICATION_POLICY,
     Kind::AUTHORIZATION_POLICY,
-    Kind::SERVICE_NAME_MAPPING,
 ];
 
 impl Kind {
     /// Routes calls by conditions on caller, call and endpoints.
     pub const CONDITION_ROUTE: Kind = Kind(&CONDITION_ROUTE);
+    /// Groups an application's endpoints by tags, and keeps calls of a tag to its group.
+    pub const TAG_ROUTE: Kind = Kind(&TAG_ROUTE);
+    /// Prefers endpoints that share a parameter with their caller.
+    pub const AFFINITY_ROUTE: Kind = Kind(&AFFINITY_ROUTE);
+
     /// Says how servers take connections.
     pub const AUTHENTICATION_POLICY: Kind = Kind(&AUTHENTICATION_POLICY);
 

@@ -5,6 +5,8 @@
 //! rule kinds from which stores, views, streams and the SDK derive theirs.
 
 #[cfg(feature = "manifest")]
+pub mod affinity_route;
+#[cfg(feature = "manifest")]
 pub mod attribute;
 #[cfg(feature = "manifest")]
 pub mod authentication_policy;

@@ -21,6 +21,9 @@ use crate::{
 /// Longest pattern of a regular expression, in bytes.
 pub const MAX_REGEX: usize = 1024;
 
+/// Longest text that is compared, and longest name of a parameter, in bytes.
+pub const MAX_TEXT: usize = 1024;
+
 /// Most memory of a compiled expression, in bytes. Compiling takes time with it, in a sandbox
 /// that has little.
 const MAX_COMPILED: usize = 256 * 1024;

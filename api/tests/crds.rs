@@ -122,7 +122,7 @@ fn schemas_are_structural() {
             assert!(schema::KEYWORDS.contains(&keyword.as_str()), "{path}: {keyword}");
             match keyword.as_str() {
                 "format" => {
-                    let known = ["int32", "int64", "date-time"];
+                    let known = ["int32", "int64", "double", "date-time"];
                     assert!(known.contains(&value.as_str().expect(path)), "{path}: {value}");
                 }
                 "properties" => {

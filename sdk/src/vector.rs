@@ -5,9 +5,12 @@
 use std::{collections::BTreeSet, fmt, path::Path};
 
 use rulecast_api::{
+    affinity_route::AffinityRouteSpec,
     condition_route::{ConditionRouteSpec, ConfigVersion},
     kind::{FieldError, RuleSpec},
+    matcher::StringMatch,
     proto::rules::v1::Rule,
+    tag_route::TagRouteSpec,
 };
 use serde_json::Value;
 
@@ -111,17 +114,35 @@ pub fn run_case(policies: &Policies, case: &Value) -> Result<(), String> {
                 .then_some(())
                 .ok_or_else(|| format!("matched: {matched}, expected {expected}"))
         }
-        "condition-v3.0" | "condition-v3.1" => run_route(policies, case),
+        "condition-v3.0" | "condition-v3.1" | "tag" | "affinity" => run_route(policies, case),
+        "stringmatch" => {
+            let expected = case["expect_match"].as_bool().ok_or("the case has no expect_match")?;
+            let matched = matches_string(policies, case)?;
+            (matched == expected)
+                .then_some(())
+                .ok_or_else(|| format!("matched: {matched}, expected {expected}"))
+        }
         other => Err(format!("kind {other} is not built yet")),
     }
 }
 
 fn run_route(policies: &Policies, case: &Value) -> Result<(), String> {
     if case["expect_error"].as_bool() == Some(true) {
-        let refused = spec(case, version(case)).is_err();
+        let refused = refuses(case);
         return refused.then_some(()).ok_or_else(|| "the rule was accepted".to_owned());
     }
     let prepared = Prepared::new(case)?;
+    if let Some(kept) = case["expect_kept"].as_array() {
+        let expected: Vec<u64> = kept.iter().filter_map(Value::as_u64).collect();
+        for draw in [0, u64::MAX / 3, u64::MAX] {
+            let decision = prepared.route(policies, draw)?;
+            let kept: Vec<u64> = decision.endpoints.iter().map(|&i| u64::from(i)).collect();
+            if kept != expected {
+                return Err(format!("kept {kept:?}, expected {expected:?}"));
+            }
+        }
+        return Ok(());
+    }
     if let Some(count) = case["expect_count"].as_u64() {
         // Without chance all draws decide the same; a few show that.
         for draw in [0, u64::MAX / 3, u64::MAX] {
@@ -149,7 +170,7 @@ fn run_route(policies: &Policies, case: &Value) -> Result<(), String> {
         .ok_or_else(|| format!("sizes {sizes:?}, expected {expected:?}"))
 }
 
-/// Decides one case of `condition-v3.0` or `condition-v3.1` by this draw: the indices of the
+/// Decides one case that has providers by this draw: the indices of the
 /// providers that are kept, ascending.
 pub fn decide(policies: &Policies, case: &Value, draw: u64) -> Result<Vec<usize>, String> {
     let decision = Prepared::new(case)?.route(policies, draw)?;
@@ -172,7 +193,7 @@ pub fn decide_all(
 
 /// Whether validation refuses a case's rule.
 pub fn refuses(case: &Value) -> bool {
-    !case["rule"].is_null() && spec(case, version(case)).is_err()
+    !case["rule"].is_null() && typed(case).is_err()
 }
 
 /// Whether the left side of a case's (first) condition matches the call.
@@ -201,7 +222,7 @@ impl Prepared {
         let mut rules = Vec::new();
         // No rule, or one that validation refuses: as if there were none.
         if !case["rule"].is_null()
-            && let Ok(spec) = spec(case, version(case))
+            && let Ok(spec) = typed(case)
             && spec.enabled()
         {
             rules.push(Rule {
@@ -229,7 +250,8 @@ impl Prepared {
         for (name, value) in invocation["attachments"].as_object().into_iter().flatten() {
             request = request.attachment(name.clone(), text(value));
         }
-        Ok(Self { rules: RuleSet::new(None, rules), endpoints, request })
+        let rules = RuleSet::default().with(type_name(case), rules);
+        Ok(Self { rules, endpoints, request })
     }
 
     fn route(&self, policies: &Policies, draw: u64) -> Result<Decision, String> {
@@ -246,6 +268,47 @@ fn version(case: &Value) -> ConfigVersion {
     match case["kind"].as_str() {
         Some("condition-v3.1") => ConfigVersion::V3_1,
         _ => ConfigVersion::V3_0,
+    }
+}
+
+/// The type of a case's rule.
+fn type_name(case: &Value) -> &'static str {
+    match case["kind"].as_str() {
+        Some("tag") => "dubbo.apache.org/v1alpha1/TagRoute",
+        Some("affinity") => "dubbo.apache.org/v1alpha1/AffinityRoute",
+        _ => "dubbo.apache.org/v1alpha1/ConditionRoute",
+    }
+}
+
+/// A case's rule by its kind.
+fn typed(case: &Value) -> Result<Box<dyn RuleSpec>, Vec<FieldError>> {
+    let rule = &case["rule"];
+    Ok(match case["kind"].as_str() {
+        Some("tag") => Box::new(TagRouteSpec::parse_lenient(rule)?),
+        Some("affinity") => Box::new(AffinityRouteSpec::parse_lenient(rule)?),
+        _ => Box::new(spec(case, version(case))?),
+    })
+}
+
+/// Whether a case's matcher matches its value. Where a value is there, the tags of a TagRoute
+/// are asked too, as they are in an application, and must say the same.
+fn matches_string(policies: &Policies, case: &Value) -> Result<bool, String> {
+    let value = (!case["value"].is_null()).then(|| text(&case["value"]));
+    // One that is refused matches nothing.
+    let matched = StringMatch::matches_json(&case["matcher"], value.as_deref());
+    let Some(value) = value else { return Ok(matched.unwrap_or(false)) };
+    let tag = serde_json::json!({
+        "kind": "tag",
+        "rule": { "force": true, "tags": [
+            { "name": "t", "match": [{ "key": "value", "value": case["matcher"] }] },
+        ] },
+        "invocation": { "attachments": { "dubbo.tag": "t", "dubbo.force.tag": "true" } },
+        "providers": [{ "host": "127.0.0.1", "port": 1, "value": value }],
+    });
+    let kept = !decide(policies, &tag, 0)?.is_empty();
+    match kept == matched.unwrap_or(false) {
+        true => Ok(kept),
+        false => Err(format!("the matcher says {matched:?}, the policy {kept}")),
     }
 }
 

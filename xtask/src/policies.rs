@@ -17,15 +17,34 @@ struct Policy {
     manifest: &'static str,
 }
 
-const POLICIES: &[Policy] = &[Policy {
-    package: "rulecast-condition-route",
-    file: "condition_route.wasm",
-    manifest: concat!(
-        r#"{"abi":1,"phase":"route","name":"condition-route","version":"0.1.0","#,
-        r#""scratch":131072,"attributes":["method","arguments[*]","attachments[*]","#,
-        r#""consumer[*]","draw"]}"#
-    ),
-}];
+const POLICIES: &[Policy] = &[
+    Policy {
+        package: "rulecast-affinity-route",
+        file: "affinity_route.wasm",
+        manifest: concat!(
+            r#"{"abi":1,"phase":"route","name":"affinity-route","version":"0.1.0","#,
+            r#""scratch":131072,"attributes":["consumer[*]"]}"#
+        ),
+    },
+    Policy {
+        package: "rulecast-condition-route",
+        file: "condition_route.wasm",
+        manifest: concat!(
+            r#"{"abi":1,"phase":"route","name":"condition-route","version":"0.1.0","#,
+            r#""scratch":131072,"attributes":["method","arguments[*]","attachments[*]","#,
+            r#""consumer[*]","draw"]}"#
+        ),
+    },
+    Policy {
+        package: "rulecast-tag-route",
+        file: "tag_route.wasm",
+        manifest: concat!(
+            r#"{"abi":1,"phase":"route","name":"tag-route","version":"0.1.0","#,
+            r#""scratch":131072,"attributes":["attachments[dubbo.tag]","consumer[dubbo.tag]","#,
+            r#""attachments[dubbo.force.tag]","consumer[dubbo.force.tag]"]}"#
+        ),
+    },
+];
 
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     let sysroot = output(Command::new("rustc").current_dir(root).args(["--print", "sysroot"]))?;

@@ -124,12 +124,6 @@ pub(crate) fn schema() -> Value {
         unless("v3.0", json!({ "minProperties": 1, "maxProperties": 0 })),
         unless("v3.1", json!({ "minLength": 1, "maxLength": 0 })),
     ]);
-    spec["x-kubernetes-validations"] = json!([{
-        "rule": format!("self.scope != 'service' || self.key.matches('{SERVICE_KEY}')"),
-        "message": "key is no service key; write [group/]interface[:version]",
-    }]);
+    spec["x-kubernetes-validations"] = json!([crd::service_key_rule()]);
     spec
 }
-
-/// What [`crate::ServiceKey`] reads, as a regular expression of RE2; blanks are looked at elsewhere.
-const SERVICE_KEY: &str = "^([^/]*/)?[^/:]+(:[^/:]*)?$";

@@ -143,6 +143,16 @@ proptest! {
         prop_assert!(holds(&with_port, &v4.to_string(), Some(port)));
     }
 
+    /// A set is its members, one or another.
+    #[test]
+    fn sets_are_any_of_theirs(texts in prop::collection::vec(r"10\.0\.[0-2]\.([0-3]|\*|1-2)(:[89])?|::[1-3]|\[::1\]:8|10\.0\.0\.0/2[34]", 0..6), host in r"10\.0\.[0-2]\.[0-3]|::[1-3]|x", port in prop::option::of(7u16..10)) {
+        let all: Vec<IpExpr> = texts.iter().map(|t| IpExpr::parse(t).expect("parses")).collect();
+        let set: AddressSet = all.iter().cloned().collect();
+        prop_assert_eq!(set.is_empty(), all.is_empty());
+        let any = all.iter().any(|e| e.matches(&host, port));
+        prop_assert_eq!(set.matches_ip(ip(&host), port), any);
+    }
+
     #[test]
     fn any_text_is_read(text in r"[0-9a-f:.*/\[\]-]{0,40}|\PC{0,40}", host in r"[0-9a-f:.\[\]]{0,20}|\PC{0,20}", port: Option<u16>) {
         if let Ok(expression) = IpExpr::parse(&text) {

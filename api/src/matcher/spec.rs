@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{AddressMatch, MatchError, ParamMatch, StringMatch, WholeRegex};
+use super::{AddressMatch, MAX_TEXT, MatchError, ParamMatch, StringMatch, WholeRegex};
 use crate::{
     fields::{Errors, present, show},
     ip::IpExpr,
@@ -21,7 +21,7 @@ impl StringMatch {
         let mut found = None;
         for field in STRING {
             // Looked at also when another decides: a wrong text is a mistake anyhow.
-            let Some(text) = errors.text(map, path, field) else { continue };
+            let Some(text) = errors.short(map, path, field) else { continue };
             let matcher = match *field {
                 "exact" => Self::Exact(text.to_owned()),
                 "prefix" => Self::Prefix(text.to_owned()),
@@ -96,7 +96,7 @@ impl AddressMatch {
         let Some(map) = errors.object(value, path, ADDRESS) else { return Self::Never };
         let mut found = None;
         for field in ADDRESS {
-            let Some(text) = errors.text(map, path, field) else { continue };
+            let Some(text) = errors.short(map, path, field) else { continue };
             let matcher = match *field {
                 "cidr" | "cird" => match Self::cidr(text) {
                     Ok(matcher) => matcher,
@@ -130,6 +130,22 @@ impl Errors {
         self.invalid(path, value, error.message, &error.hint);
     }
 
+    /// A text of a bounded length; a longer one is an error, and read as far as it may go.
+    fn short<'a>(
+        &mut self,
+        map: &'a Map<String, Value>,
+        path: &str,
+        field: &str,
+    ) -> Option<&'a str> {
+        let text = self.text(map, path, field)?;
+        if text.len() > MAX_TEXT {
+            let message = format!("{} bytes are too long", text.len());
+            let hint = format!("write at most {MAX_TEXT} bytes");
+            self.invalid(&format!("{path}.{field}"), text, message, &hint);
+        }
+        Some(&text[..text.floor_char_boundary(MAX_TEXT)])
+    }
+
     /// A list of IP expressions, as written; each is known to parse.
     pub(crate) fn ips(&mut self, value: Option<&Value>, path: &str) -> Vec<String> {
         let mut found = Vec::new();
@@ -157,7 +173,7 @@ pub(crate) fn name(
     hint: &str,
     errors: &mut Errors,
 ) -> Option<String> {
-    match errors.text(map, path, field) {
+    match errors.short(map, path, field) {
         Some("") => {
             errors.invalid(&format!("{path}.{field}"), "", "is empty".to_owned(), hint);
             None

@@ -129,6 +129,8 @@ mod written {
         let invalid = |path: &str| Err(vec![(Code::FieldInvalid, path.to_owned())]);
         assert_eq!(string(json!("a")), invalid("m"));
         assert_eq!(string(json!({ "exact": 1 })), invalid("m.exact"));
+        assert_eq!(string(json!({ "exact": "ä".repeat(MAX_TEXT) })), invalid("m.exact"));
+        assert!(string(json!({ "exact": "a".repeat(MAX_TEXT) })).is_ok());
         assert_eq!(string(json!({ "exact": "a", "regex": "(" })), invalid("m.regex"));
         let unknown = Err(vec![(Code::FieldUnknown, "m.exakt".to_owned())]);
         assert_eq!(string(json!({ "exakt": "a" })), unknown);

@@ -3,7 +3,12 @@
 use schemars::JsonSchema;
 use serde_json::Value;
 
-use crate::{crd, fields::MAX_ITEMS, ip, matcher::schema::ParamMatch};
+use crate::{
+    crd,
+    fields::MAX_ITEMS,
+    ip,
+    matcher::{MAX_TEXT, schema::ParamMatch},
+};
 
 /// Groups the endpoints of an application by tags, and keeps calls that name a tag to its group.
 ///
@@ -53,16 +58,21 @@ enum Version {
 #[allow(dead_code, reason = "only its schema is of use")]
 struct Tag {
     /// What calls name. A call that names "a|b" falls back to "a".
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = MAX_TEXT))]
     name: String,
     /// The group's addresses: 10.1.2.3:20880, 0.0.0.0:20880 for any host, 10.1.2.*, a range
     /// 10.1.2.1-63:20880, or a block 10.1.2.0/24, which is of any port.
-    #[schemars(length(max = MAX_ITEMS), inner(length(max = ip::MAX_TEXT)))]
-    addresses: Option<Vec<String>>,
+    #[schemars(length(max = MAX_ITEMS))]
+    addresses: Option<Vec<Address>>,
     /// Without addresses: endpoints for which all of these hold.
     #[schemars(length(max = MAX_ITEMS))]
     r#match: Option<Vec<ParamMatch>>,
 }
+
+/// An address, or an expression of several.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "only its schema is of use")]
+struct Address(#[schemars(length(max = ip::MAX_TEXT))] String);
 
 /// The schema of a spec.
 pub(crate) fn schema() -> Value {

@@ -24,22 +24,22 @@ pub const POLICIES: &[PolicyKind] = &[
     PolicyKind {
         type_name: "dubbo.apache.org/v1alpha1/TagRoute",
         phase: Phase::Route,
-        module: None,
+        module: Some(include_bytes!("../../../wasm-policies/dist/tag_route.wasm")),
     },
     PolicyKind {
         type_name: "dubbo.apache.org/v1alpha1/AffinityRoute",
         phase: Phase::Route,
-        module: None,
+        module: Some(include_bytes!("../../../wasm-policies/dist/affinity_route.wasm")),
     },
     PolicyKind {
         type_name: "dubbo.apache.org/v1alpha1/AuthenticationPolicy",
         phase: Phase::Authenticate,
-        module: None,
+        module: Some(include_bytes!("../../../wasm-policies/dist/authentication_policy.wasm")),
     },
     PolicyKind {
         type_name: "dubbo.apache.org/v1alpha1/AuthorizationPolicy",
         phase: Phase::Authorize,
-        module: None,
+        module: Some(include_bytes!("../../../wasm-policies/dist/authorization_policy.wasm")),
     },
     PolicyKind {
         type_name: "dubbo.apache.org/v1alpha1/DynamicConfig",

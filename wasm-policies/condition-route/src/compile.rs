@@ -10,7 +10,7 @@ use rulecast_policy::{Attributes, CommitError, bits, endpoints::Table};
 
 /// A rule, ready to be evaluated.
 #[derive(Debug)]
-pub(crate) struct Rule {
+pub struct Rule {
     pub(crate) force: bool,
     pub(crate) blocks: Vec<Block>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Dynamic {
 
 /// What a destination selects from one set, as far as it is known before a call.
 #[derive(Debug)]
-pub(crate) struct Selected {
+pub struct Selected {
     /// One per destination, in order of conditions and destinations.
     pub(crate) fixed: Vec<u64>,
     /// One per dynamic term.

@@ -2,21 +2,17 @@
 
 use rulecast_api::condition::Role;
 use rulecast_policy::{
-    bits, draw,
-    endpoints::Table,
-    outcome::{Did, RuleOutcome},
-    request::{Request, RuleRef, SHADOW},
+    bits, draw, endpoints::Table, outcome::Did, request::Request, router, trace::Trace,
 };
 
-use crate::compile::{Asked, Block, Destination, Rule, Selected};
+use crate::{
+    Conditions,
+    compile::{Asked, Block, Destination, Selected},
+};
 
 /// Memory that evaluations reuse.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    /// The candidates that are left.
-    pub(crate) current: Vec<u64>,
-    /// The list of the rule at work.
-    list: Vec<u64>,
+pub struct Buffers {
     /// What a destination selects.
     chosen: Vec<u64>,
     /// What a dynamic term selects.
@@ -25,68 +21,17 @@ pub(crate) struct Buffers {
     weights: Vec<u32>,
 }
 
-impl Buffers {
-    pub(crate) fn begin(&mut self, request: &Request<'_>) {
-        self.current.clear();
-        self.current.extend(request.candidates());
-    }
-}
-
-/// Hears why; the quiet one costs nothing.
-pub(crate) trait Trace: Default {
-    fn say(&mut self, line: impl FnOnce() -> String);
-
-    /// What was said, in order.
-    fn into_lines(self) -> Vec<String>;
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Quiet;
-
-impl Trace for Quiet {
-    #[inline]
-    fn say(&mut self, _: impl FnOnce() -> String) {}
-
-    #[inline]
-    fn into_lines(self) -> Vec<String> {
-        Vec::new()
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Spoken {
-    lines: Vec<String>,
-}
-
-impl Trace for Spoken {
-    fn say(&mut self, line: impl FnOnce() -> String) {
-        self.lines.push(line());
-    }
-
-    fn into_lines(self) -> Vec<String> {
-        self.lines
-    }
-}
-
-/// Applies a rule to the current candidates, or for a shadow says what it would do.
+/// Applies a rule to a list of endpoints.
 pub(crate) fn rule(
-    rule: &Rule,
-    selected: &[Selected],
-    table: &Table,
-    request: &Request<'_>,
-    reference: RuleRef,
+    step: &router::Step<'_, Conditions>,
+    list: &mut Vec<u64>,
     buffers: &mut Buffers,
     trace: &mut impl Trace,
-) -> RuleOutcome {
-    let Buffers { current, list, chosen, term, weights } = buffers;
-    let shadow = reference.flags & SHADOW != 0;
-    if shadow {
-        list.clone_from(current);
-    } else {
-        std::mem::swap(list, current);
-    }
+) -> Did {
+    let &router::Step { rule, table, request, reference, .. } = step;
+    let Buffers { chosen, term, weights } = buffers;
     let mut did = Did::Skipped;
-    let mut selected = selected;
+    let mut selected = step.selected.as_slice();
     for (index, block) in rule.blocks.iter().enumerate() {
         let (mine, others) = selected.split_at(block.to.len().min(selected.len()));
         selected = others;
@@ -125,11 +70,7 @@ pub(crate) fn rule(
             format!("  {} of {} endpoints remain{forced}", bits::count(list), table.len())
         });
     }
-    let remaining = bits::count(list) as u32;
-    if !shadow {
-        std::mem::swap(current, list);
-    }
-    RuleOutcome { did, remaining }
+    did
 }
 
 /// A condition at work on a list.

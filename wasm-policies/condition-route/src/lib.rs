@@ -6,133 +6,48 @@
 
 mod compile;
 mod evaluate;
-mod ids;
 
 use rulecast_policy::{
-    Attributes, CommitError, Policy,
+    Attributes, CommitError, Router,
     endpoints::Table,
-    outcome::{OutcomeWriter, tag},
-    request::Request,
+    outcome::Did,
+    router::{Route, Step},
+    trace::Trace,
 };
 
 use crate::{
     compile::{Rule, Selected},
-    evaluate::{Buffers, Quiet, Spoken, Trace},
-    ids::Ids,
+    evaluate::Buffers,
 };
 
 /// The policy.
-#[derive(Debug, Default)]
-pub struct ConditionRoute {
-    rules: Ids<Rule>,
-    sets: Ids<Set>,
-    buffers: Buffers,
-}
+pub type ConditionRoute = Router<Conditions>;
 
-/// An endpoint set with what the rules select from it.
+/// What a rule of conditions keeps.
 #[derive(Debug)]
-struct Set {
-    table: Table,
-    selected: Ids<Vec<Selected>>,
-}
+pub struct Conditions;
 
-impl Policy for ConditionRoute {
-    fn commit(
-        &mut self,
-        id: u32,
-        spec: &[u8],
-        attributes: &mut Attributes,
-    ) -> Result<(), CommitError> {
-        let rule = Rule::compile(spec, attributes)?;
-        for set in self.sets.values_mut() {
-            set.selected.insert(id, rule.select(&set.table));
-        }
-        self.rules.insert(id, rule);
-        Ok(())
+impl Route for Conditions {
+    type Rule = Rule;
+    type Selected = Vec<Selected>;
+    type Buffers = Buffers;
+
+    fn compile(spec: &[u8], attributes: &mut Attributes) -> Result<Rule, CommitError> {
+        Rule::compile(spec, attributes)
     }
 
-    fn remove(&mut self, id: u32) {
-        self.rules.remove(&id);
-        for set in self.sets.values_mut() {
-            set.selected.remove(&id);
-        }
+    fn select(rule: &Rule, table: &Table) -> Vec<Selected> {
+        rule.select(table)
     }
 
-    fn endpoints(&mut self, set: u32, table: Option<Table>) -> Result<(), CommitError> {
-        match table {
-            Some(table) => {
-                let selected =
-                    self.rules.iter().map(|(&id, rule)| (id, rule.select(&table))).collect();
-                self.sets.insert(set, Set { table, selected });
-            }
-            None => {
-                self.sets.remove(&set);
-            }
-        }
-        Ok(())
-    }
-
-    fn has_rule(&self, id: u32) -> bool {
-        self.rules.contains_key(&id)
-    }
-
-    fn has_set(&self, set: u32) -> bool {
-        self.sets.contains_key(&set)
-    }
-
-    fn evaluate(
-        &mut self,
-        request: &Request<'_>,
-        outcome: &mut OutcomeWriter<'_>,
-        at_work: &mut dyn FnMut(u32),
-    ) {
-        self.decide::<Quiet>(request, outcome, at_work);
-    }
-
-    fn explain(
-        &mut self,
-        request: &Request<'_>,
-        outcome: &mut OutcomeWriter<'_>,
-        at_work: &mut dyn FnMut(u32),
-    ) {
-        self.decide::<Spoken>(request, outcome, at_work);
-    }
-}
-
-impl ConditionRoute {
-    /// Applies the rules in order. One way for both, so that an explanation tells of the
-    /// decision itself.
     #[inline]
-    fn decide<T: Trace>(
-        &mut self,
-        request: &Request<'_>,
-        outcome: &mut OutcomeWriter<'_>,
-        at_work: &mut dyn FnMut(u32),
-    ) {
-        let Some(set) = self.sets.get(&request.set) else { return };
-        self.buffers.begin(request);
-        for (index, reference) in request.rules().enumerate() {
-            at_work(reference.id);
-            let rule = self.rules.get(&reference.id);
-            let Some((rule, selected)) = rule.zip(set.selected.get(&reference.id)) else {
-                continue;
-            };
-            let mut trace = T::default();
-            let done = evaluate::rule(
-                rule,
-                selected,
-                &set.table,
-                request,
-                reference,
-                &mut self.buffers,
-                &mut trace,
-            );
-            outcome.rule(index, done);
-            for line in trace.into_lines() {
-                outcome.effect(tag::TEXT, index as u16, line.as_bytes());
-            }
-        }
-        outcome.endpoints(&self.buffers.current);
+    fn apply(
+        step: &Step<'_, Self>,
+        list: &mut Vec<u64>,
+        buffers: &mut Buffers,
+        trace: &mut impl Trace,
+    ) -> Did {
+        evaluate::rule(step, list, buffers, trace)
     }
 }
 

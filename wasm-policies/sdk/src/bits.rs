@@ -43,6 +43,22 @@ pub fn intersect(set: &mut [u64], other: &[u64]) {
     }
 }
 
+/// Drops those that are in `other`.
+#[inline]
+pub fn subtract(set: &mut [u64], other: &[u64]) {
+    for (word, other) in set.iter_mut().zip(other) {
+        *word &= !other;
+    }
+}
+
+/// Adds those that are in `other`.
+#[inline]
+pub fn unite(set: &mut [u64], other: &[u64]) {
+    for (word, other) in set.iter_mut().zip(other) {
+        *word |= other;
+    }
+}
+
 /// Their indices, ascending.
 #[inline]
 pub fn indices(set: &[u64]) -> impl Iterator<Item = usize> + '_ {

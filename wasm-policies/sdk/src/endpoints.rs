@@ -182,6 +182,27 @@ impl Table {
         }
     }
 
+    /// The distinct values of a parameter, each with the endpoints that have it.
+    pub fn each<'t>(
+        &'t self,
+        name: &str,
+    ) -> impl Iterator<Item = (&'t [u8], impl Iterator<Item = usize> + 't)> + 't {
+        let spans = self.values(self.column(name)).iter();
+        spans.map(|span| (self.slice(span.value), self.members(span.holders)))
+    }
+
+    fn members(&self, holders: Holders) -> impl Iterator<Item = usize> + '_ {
+        let (list, set) = match holders {
+            Holders::List(start, end) => (self.slice((start, end)), [].as_slice()),
+            Holders::Bits(start) => {
+                let words = self.sets.get(start as usize..).unwrap_or_default();
+                let len = bits::words(self.len).min(words.len());
+                ([].as_slice(), words.get(..len).unwrap_or_default())
+            }
+        };
+        holders_of(list).chain(bits::indices(set))
+    }
+
     /// Adds to `set` the endpoints whose parameter of this [`Self::column`] is `value`. Does not
     /// grow with the number of distinct values (but by its logarithm).
     pub fn select_equal(&self, column: Option<usize>, set: &mut [u64], value: &[u8]) {
@@ -242,6 +263,8 @@ mod tests {
             let mut again = [0; 4];
             table.select("kind", &mut again, |v| v == name);
             assert_eq!(again, set);
+            let (_, members) = table.each("kind").find(|(v, _)| *v == name).expect("a value");
+            assert_eq!(members.collect::<Vec<_>>(), wanted);
         }
     }
 

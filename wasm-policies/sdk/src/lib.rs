@@ -17,9 +17,13 @@ mod driver;
 pub mod endpoints;
 #[doc(hidden)]
 pub mod glue;
+pub mod ids;
 pub mod outcome;
 mod policy;
 pub mod request;
+pub mod router;
+pub mod trace;
 
 pub use driver::{Driver, Guest, Native};
 pub use policy::{Attributes, CommitError, Policy};
+pub use router::Router;

@@ -1,14 +1,16 @@
+//! Maps by the host's ids.
+
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
 };
 
-/// By the host's ids. Looked up several times per evaluation.
-pub(crate) type Ids<V> = HashMap<u32, V, BuildHasherDefault<IdHasher>>;
+/// By the host's ids of rules and sets. Looked up several times per evaluation.
+pub type Ids<V> = HashMap<u32, V, BuildHasherDefault<IdHasher>>;
 
 /// One multiplication: the ids are the host's own numbers, which nobody chooses to collide.
 #[derive(Debug, Default)]
-pub(crate) struct IdHasher(u64);
+pub struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
