@@ -7,6 +7,8 @@ mod access;
 mod definitions;
 #[path = "store/gaps.rs"]
 mod gaps;
+#[path = "store/mappings.rs"]
+mod mappings;
 #[path = "store/objects.rs"]
 mod objects;
 #[path = "store/private.rs"]
