@@ -17,7 +17,9 @@ pub use builder::{ClientBuilder, Startup, TYPES, Tuning};
 pub use error::ConnectError;
 
 use crate::{
-    decision::{Decision, Explanation, Request},
+    decision::{
+        Authorization, Decision, EffectiveParameters, Explanation, Inbound, Request, TlsMode,
+    },
     endpoints::{EndpointSet, Params},
     status::Status,
 };
@@ -56,7 +58,44 @@ impl Client {
     /// over the client's. Before the first complete rules the startup policy decides,
     /// and the decision carries a fault of kind [`FaultKind::NotReady`](crate::host::FaultKind).
     pub fn route(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Decision {
-        self.shared.route(request, endpoints)
+        let mut decision = Decision::default();
+        self.shared.route_into(request, endpoints, &mut decision);
+        decision
+    }
+
+    /// Decides as [`route`](Self::route), into a decision whose memory is used again: once it
+    /// is warm, a call allocates nothing.
+    pub fn route_into(
+        &self,
+        request: &Request<'_>,
+        endpoints: &EndpointSet,
+        decision: &mut Decision,
+    ) {
+        self.shared.route_into(request, endpoints, decision);
+    }
+
+    /// Decides whether a call that came in may be taken, by the AuthorizationPolicies for this
+    /// application: a matching DENY policy denies it; else, when there are ALLOW policies, one
+    /// of them must match. It is denied, too, before the first complete rules and when a policy
+    /// fails; the reason says so. What is not said of the call matches no rule.
+    ///
+    /// Takes no lock; and of a call that is allowed, allocates nothing.
+    pub fn authorize(&self, call: &Inbound<'_>) -> Authorization {
+        self.shared.authorize(call)
+    }
+
+    /// How connections at a port are to be taken, by the AuthenticationPolicies for this
+    /// application. [`TlsMode::Strict`] before the first complete rules and when a policy
+    /// fails. Ask for each connection: the answer changes with the rules.
+    pub fn tls_mode(&self, port: u16) -> TlsMode {
+        self.shared.tls_mode(port)
+    }
+
+    /// The parameters that DynamicConfig gives to calls of a service (`[group/]interface
+    /// [:version]`) and its endpoints. Evaluated when the rules or the endpoints are others
+    /// than before, else remembered; empty before there are rules.
+    pub fn parameters(&self, service: &str, endpoints: &EndpointSet) -> Arc<EffectiveParameters> {
+        self.shared.parameters(service, endpoints)
     }
 
     /// Decides as [`route`](Self::route) and says why: which rules and conditions

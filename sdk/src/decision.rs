@@ -1,14 +1,18 @@
-//! Decisions: which endpoints a call may use, and why.
+//! Decisions: which endpoints a call may use, whether a server takes it, and why.
 //!
 //! [`Policies`] hold a policy per kind, a [`RuleSet`] the rules of one moment; both are
 //! immutable, cheap to clone and shared by all threads. Each thread keeps an instance of each
 //! policy that it needs, and brings it up to date with the rules that it is asked with: a rule
 //! is committed once per thread, when a call first needs it.
 
+mod authenticate;
+mod authorize;
 mod engine;
 mod health;
+mod inbound;
 mod kinds;
 mod local;
+mod parameters;
 mod policies;
 mod request;
 mod route;
@@ -17,8 +21,12 @@ mod worker;
 
 use std::{fmt, sync::Arc};
 
+pub use authenticate::TlsMode;
+pub use authorize::{Authorization, Reason};
+pub use inbound::{Headers, Inbound};
 pub use kinds::{POLICIES, PolicyKind, TYPES};
-pub(crate) use kinds::{is_data, slot::TAG_ROUTE};
+pub(crate) use kinds::{is_data, slot};
+pub use parameters::EffectiveParameters;
 pub(crate) use policies::check_frame;
 pub use policies::{Policies, Rejection};
 pub use request::Request;

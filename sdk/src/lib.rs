@@ -40,7 +40,10 @@ pub mod status;
 pub mod vector;
 
 pub use client::{Client, ClientBuilder, ConnectError, Startup, Tuning};
-pub use decision::{Decision, Explanation, Policies, Request};
+pub use decision::{
+    Authorization, Decision, EffectiveParameters, Explanation, Headers, Inbound, Policies, Reason,
+    Request, TlsMode,
+};
 pub use endpoints::{Endpoint, EndpointSet, Params};
 pub use env::Rulecast;
 pub use status::Status;

@@ -239,6 +239,8 @@ fn builder(plane: SocketAddr) -> ClientBuilder {
         .application("shop")
         .parameter("region", "hangzhou")
         .service(SERVICE)
+        // The plane here has rules of this type alone.
+        .subscribe([TYPE])
 }
 
 async fn until(client: &Client, what: impl Fn(&Status) -> bool) -> Status {
@@ -516,7 +518,13 @@ async fn decisions_go_on_while_rules_change() {
         plane.set(of(if round % 2 == 0 { "beijing" } else { "hangzhou" }));
         until(&client, |s| s.kinds[0].revision == 2 + round).await;
     }
-    until(&client, |_| seen.lock().expect("no panic").iter().all(|n| *n > 0)).await;
+    let both = async {
+        while !seen.lock().expect("no panic").iter().all(|n| *n > 0) {
+            plane.set(of(if fastrand::bool() { "beijing" } else { "hangzhou" }));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, both).await.expect("calls were decided by both");
     stop.cancel();
     for caller in callers {
         caller.join().expect("no call failed");

@@ -14,8 +14,8 @@ use tokio::{sync::watch, task};
 use super::{ClientBuilder, ConnectError, Startup};
 use crate::{
     decision::{
-        Decision, DecisionFault, Explanation, POLICIES, Policies, Request, RuleSet, check_frame,
-        is_data,
+        Authorization, Decision, DecisionFault, EffectiveParameters, Explanation, Inbound,
+        POLICIES, Policies, Reason, Request, RuleSet, TlsMode, check_frame, is_data, slot,
     },
     disk::{StoredSnapshot, StoredType},
     endpoints::{EndpointSet, Params},
@@ -28,6 +28,8 @@ use crate::{
 /// Labels that a plane takes, and bytes of their names and values.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL: usize = 1024;
+/// Endpoint sets whose parameters are remembered.
+const MAX_KNOWN: usize = 1024;
 
 /// All that is in force at one moment. Immutable.
 #[derive(Debug, Default)]
@@ -38,6 +40,8 @@ pub(super) struct Held {
     rules: RuleSet,
     /// Every type is complete.
     ready: bool,
+    /// Which types of [`POLICIES`] are complete, by slot; shorter: the others are not.
+    complete: Vec<bool>,
 }
 
 impl Held {
@@ -54,7 +58,14 @@ impl Held {
             kinds.insert(type_name, Arc::new(kind));
         }
         let ready = kinds.values().all(|kind| kind.source.is_some());
-        Self { kinds, rules, ready }
+        let complete = |type_name| kinds.get(type_name).is_some_and(|kind| kind.source.is_some());
+        let complete = POLICIES.iter().map(|kind| complete(kind.type_name)).collect();
+        Self { kinds, rules, ready, complete }
+    }
+
+    /// Whether the state of a type is complete, by slot.
+    fn has(&self, slot: usize) -> bool {
+        self.complete.get(slot).copied().unwrap_or_default()
     }
 
     /// For the disk: what is complete.
@@ -83,6 +94,15 @@ pub(super) struct Shared {
     pub(super) status: watch::Sender<Status>,
     /// Whose rules are held.
     owner: Mutex<Option<SpiffeId>>,
+    parameters: ArcSwap<Known>,
+}
+
+/// Parameters that were asked for before, by the rules of which they are.
+#[derive(Default)]
+struct Known {
+    rules: u64,
+    /// By endpoint set; each with its service.
+    sets: HashMap<u32, Vec<(String, Arc<EffectiveParameters>)>>,
 }
 
 impl Shared {
@@ -99,6 +119,10 @@ impl Shared {
                 return Err(ConnectError::Policies { code, message });
             }
         };
+        Ok(Self::with(builder, policies, engine))
+    }
+
+    fn with(builder: &ClientBuilder, policies: Policies, engine: Digest) -> Self {
         let mut types = builder.types.clone();
         types.sort_unstable();
         types.dedup();
@@ -106,7 +130,7 @@ impl Shared {
         let parameters = builder.parameters.iter().map(|(n, v)| (n.clone(), v.clone()));
         let held = Held::nothing(&types);
         let status = Status { kinds: kinds(&held), ..Status::default() };
-        Ok(Self {
+        Self {
             held: ArcSwap::from_pointee(held),
             engine,
             policies,
@@ -115,7 +139,8 @@ impl Shared {
             types,
             status: watch::Sender::new(status),
             owner: Mutex::new(None),
-        })
+            parameters: ArcSwap::default(),
+        }
     }
 
     pub(super) fn held(&self) -> Arc<Held> {
@@ -173,7 +198,7 @@ impl Shared {
 
     /// What speaks without any rule must be ready before a call comes. Blocks.
     fn prepare(&self, type_name: &str) {
-        if type_name == POLICIES[crate::decision::TAG_ROUTE].type_name
+        if type_name == POLICIES[slot::TAG_ROUTE].type_name
             && let Err(error) = self.policies.prepare(type_name)
         {
             tracing::warn!(%type_name, %error, "a policy cannot be loaded");
@@ -216,15 +241,78 @@ impl Shared {
         task::spawn_blocking(work).await.map_err(|e| format!("applying it broke off: {e}"))
     }
 
-    pub(super) fn route(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Decision {
+    pub(super) fn route_into(
+        &self,
+        request: &Request<'_>,
+        endpoints: &EndpointSet,
+        decision: &mut Decision,
+    ) {
         let held = self.held.load();
         if !held.ready {
-            return self.unready(endpoints);
+            *decision = self.unready(endpoints);
+            return;
         }
         match self.merged(request) {
-            None => self.policies.route(&held.rules, request, endpoints),
-            Some(merged) => self.policies.route(&held.rules, &merged, endpoints),
+            None => self.policies.route_into(&held.rules, request, endpoints, decision),
+            Some(merged) => self.policies.route_into(&held.rules, &merged, endpoints, decision),
         }
+    }
+
+    /// Denies what cannot be decided.
+    pub(super) fn authorize(&self, call: &Inbound<'_>) -> Authorization {
+        let held = self.held.load();
+        if !held.has(slot::AUTHORIZATION) {
+            let message = match self.follows(slot::AUTHORIZATION) {
+                true => "no rules have come yet that say who may call",
+                false => "the client does not subscribe to AuthorizationPolicy",
+            };
+            let fault = Fault::new(FaultKind::NotReady, message);
+            return Authorization::of(Reason::Fault(fault));
+        }
+        let call = call.or_application(self.consumer.get("application"));
+        self.policies.authorize(&held.rules, &call)
+    }
+
+    pub(super) fn tls_mode(&self, port: u16) -> TlsMode {
+        let held = self.held.load();
+        match held.has(slot::AUTHENTICATION) {
+            true => self.policies.authenticate(&held.rules, port),
+            false if self.follows(slot::AUTHENTICATION) => TlsMode::Strict,
+            false => TlsMode::Undecided,
+        }
+    }
+
+    fn follows(&self, slot: usize) -> bool {
+        self.types.iter().any(|t| t == POLICIES[slot].type_name)
+    }
+
+    pub(super) fn parameters(
+        &self,
+        service: &str,
+        endpoints: &EndpointSet,
+    ) -> Arc<EffectiveParameters> {
+        let held = self.held.load();
+        let (rules, set) = (held.rules.kind(slot::DYNAMIC_CONFIG).id(), endpoints.id());
+        let known = self.parameters.load();
+        let found = known.sets.get(&set).filter(|_| known.rules == rules);
+        if let Some((_, given)) = found.and_then(|list| list.iter().find(|(s, _)| s == service)) {
+            return given.clone();
+        }
+        let request = Request::new(service, &self.consumer);
+        let given = Arc::new(self.policies.parameters(&held.rules, &request, endpoints));
+        // What failed may go better the next time.
+        if given.faults.is_empty() {
+            self.parameters.rcu(|known| {
+                let full = known.sets.len() >= MAX_KNOWN;
+                let mut sets = match known.rules == rules && !full {
+                    true => known.sets.clone(),
+                    false => HashMap::new(),
+                };
+                sets.entry(set).or_default().push((service.to_owned(), given.clone()));
+                Known { rules, sets }
+            });
+        }
+        given
     }
 
     pub(super) fn explain(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Explanation {
@@ -296,3 +384,6 @@ impl Shared {
 fn kinds(held: &Held) -> Vec<crate::status::KindStatus> {
     held.kinds.iter().map(|(name, kind)| kind.status(name)).collect()
 }
+
+#[cfg(test)]
+mod tests;

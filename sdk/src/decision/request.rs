@@ -83,6 +83,7 @@ pub(crate) trait Call {
 /// What a rule looks at, by the name that its policy declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Attribute {
+    Service,
     Method,
     Argument(usize),
     Attachment(String),
@@ -115,6 +116,7 @@ impl Attribute {
             };
         }
         match name {
+            "service" => Self::Service,
             "method" => Self::Method,
             "path" => Self::Path,
             "request.id" => Self::RequestId,
@@ -134,6 +136,7 @@ impl Call for Request<'_> {
     fn value(&self, attribute: &Attribute) -> Option<&[u8]> {
         let text = match attribute {
             Attribute::Method => Some(&*self.method).filter(|method| !method.is_empty()),
+            Attribute::Service => Some(&*self.service),
             Attribute::Argument(index) => self.arguments.get(*index).map(|a| &**a),
             Attribute::Attachment(name) => self.attached(name),
             Attribute::Consumer(name) => self.consumer.get(name),

@@ -23,7 +23,8 @@ const IMPLICIT: u32 = 0;
 
 /// The rules of one moment, those of each kind in the order of their application: by tier,
 /// within it by priority (larger first), then by key. Of AuthenticationPolicy the nearest tier
-/// comes first, within it the oldest, then by key. Immutable, cheap to clone.
+/// comes first, within it the oldest, then by key; of DynamicConfig what is for applications
+/// comes before what is for services. Immutable, cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RuleSet(Arc<[Arc<KindRules>]>);
 
@@ -149,13 +150,16 @@ impl KindRules {
             .map(|entry| ((&*entry.key, &*entry.spec), entry))
             .collect();
         let mut sorted: Vec<R> = rules.into_iter().collect();
-        let specific_first = POLICIES[slot].phase == Phase::Authenticate;
+        let phase = POLICIES[slot].phase;
         sorted.sort_by(|a, b| {
             let (a, b) = (a.borrow(), b.borrow());
-            if specific_first {
-                return (b.tier, age(a), &a.key).cmp(&(a.tier, age(b), &b.key));
-            }
-            (a.tier, -i64::from(a.priority), &a.key).cmp(&(b.tier, -i64::from(b.priority), &b.key))
+            let usual = |rule: &Rule| (rule.tier, -i64::from(rule.priority));
+            let order = match phase {
+                Phase::Authenticate => (b.tier, age(a)).cmp(&(a.tier, age(b))),
+                Phase::Mutate => (scope(a), usual(a)).cmp(&(scope(b), usual(b))),
+                _ => usual(a).cmp(&usual(b)),
+            };
+            order.then_with(|| a.key.cmp(&b.key))
         });
         let mut entries = Vec::with_capacity(sorted.len());
         let mut everywhere = Vec::new();
@@ -267,6 +271,15 @@ impl KindRules {
 /// Smaller for the older; largest where it is not known.
 fn age(rule: &Rule) -> i64 {
     if rule.created == 0 { i64::MAX } else { rule.created }
+}
+
+/// Larger for what speaks of less.
+fn scope(rule: &Rule) -> u8 {
+    match rule.target.as_ref().map(|target| target.scope()) {
+        None => 0,
+        Some(Scope::Service) => 2,
+        Some(_) => 1,
+    }
 }
 
 fn merge<'a>(lists: impl IntoIterator<Item = &'a [u32]>) -> Vec<u32> {

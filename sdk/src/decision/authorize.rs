@@ -1,0 +1,257 @@
+//! Whether a call may be taken, and how connections are.
+
+use std::{fmt, sync::Arc};
+
+use rulecast_policy::outcome::{self, Did, tag, verdict};
+
+use super::{
+    DecisionFault, Effect, RuleEffect,
+    inbound::Inbound,
+    kinds::{POLICIES, slot},
+    local::{Asked, LOCAL, Local, Ran},
+    policies::Policies,
+    rule_set::{Address, Entry, RuleSet},
+    worker::{Evaluated, Sink},
+};
+use crate::host::{Fault, FaultKind};
+
+/// Bytes of a policy's words that are passed on.
+const MAX_WORDS: usize = 1024;
+
+/// Whether a call may be taken, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Authorization {
+    /// Why it may, or may not.
+    pub reason: Reason,
+    /// Why it would be denied if the shadow rules were in force; `None`: nothing would change.
+    pub would_deny: Option<Reason>,
+    /// AUDIT policies and shadow rules that spoke of the call, in order.
+    pub noted: Vec<RuleEffect>,
+    /// What went wrong. With a fault of a rule in force the call is denied.
+    pub faults: Vec<DecisionFault>,
+    /// The number from which chance came, when a rule needed it.
+    pub draw: Option<u64>,
+}
+
+impl Authorization {
+    /// Whether the call may go on.
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        self.reason.allows()
+    }
+
+    pub(crate) fn of(reason: Reason) -> Self {
+        Self { reason, would_deny: None, noted: Vec::new(), faults: Vec::new(), draw: None }
+    }
+}
+
+impl fmt::Display for Authorization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", if self.is_allowed() { "allowed" } else { "denied" }, self.reason)?;
+        if let Some(reason) = &self.would_deny {
+            write!(f, "; would be denied: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a call is allowed or denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Allowed: no ALLOW policy is for this server, and no DENY policy matched.
+    NoPolicy,
+    /// Allowed by this rule, `<name>/<namespace>`; no DENY policy matched.
+    AllowedBy(Arc<str>),
+    /// Denied by a rule.
+    DeniedBy {
+        /// `<name>/<namespace>`.
+        key: Arc<str>,
+        /// The policy's words for the caller; may be empty.
+        message: String,
+    },
+    /// Denied: ALLOW policies are for this server, and none of them allows the call.
+    NoneAllows,
+    /// Denied: the policies could not be asked.
+    Fault(Fault),
+}
+
+impl Reason {
+    /// Whether a call goes on.
+    #[inline]
+    pub fn allows(&self) -> bool {
+        matches!(self, Self::NoPolicy | Self::AllowedBy(_))
+    }
+
+    /// The rule that decided, when one did.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::AllowedBy(key) | Self::DeniedBy { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPolicy => f.write_str("no policy speaks against it"),
+            Self::AllowedBy(key) => write!(f, "{key} allows it"),
+            Self::DeniedBy { key, message } if message.is_empty() => write!(f, "{key} denies it"),
+            Self::DeniedBy { key, message } => write!(f, "{key} denies it: {message}"),
+            Self::NoneAllows => f.write_str("no ALLOW policy matches it"),
+            Self::Fault(fault) => write!(f, "it cannot be decided: {fault}"),
+        }
+    }
+}
+
+impl Policies {
+    /// Decides whether a call may be taken. A matching DENY policy denies; else, when ALLOW
+    /// policies are there, one of them must match. Shadow rules are evaluated and reported,
+    /// never enforced. A fault of a rule in force denies.
+    pub fn authorize(&self, rules: &RuleSet, call: &Inbound<'_>) -> Authorization {
+        let kind = rules.kind(slot::AUTHORIZATION);
+        let type_name = POLICIES[slot::AUTHORIZATION].type_name;
+        let Some(engine) = self.engine(slot::AUTHORIZATION) else {
+            if kind.entries().is_empty() {
+                return Authorization::of(Reason::NoPolicy);
+            }
+            let message = format!("no policy decides {type_name}");
+            let fault = Fault::new(FaultKind::Unavailable, message);
+            return Authorization::of(Reason::Fault(fault));
+        };
+        LOCAL.with_borrow_mut(|local| {
+            let Local { workers, list, .. } = local;
+            let matching = kind.matching(Address::default(), list);
+            if matching.list.is_empty() {
+                return Authorization::of(Reason::NoPolicy);
+            }
+            let asked = Asked {
+                type_name,
+                engine,
+                rules: kind,
+                matching,
+                call,
+                endpoints: None,
+                candidates: &[],
+                draw: call.draw,
+                explain: false,
+            };
+            let (mut sink, mut faults) = (Verdicts::default(), Vec::new());
+            let ran = asked.run(workers, &mut sink, &mut faults);
+            let mut given = match faults.iter().find(|fault| !fault.shadow) {
+                Some(fault) => Authorization::of(Reason::Fault(fault.fault.clone())),
+                None => Authorization::of(sink.enforced.reason()),
+            };
+            if given.is_allowed() && sink.shadow.speaks() {
+                let would = sink.enforced.with(sink.shadow).reason();
+                given.would_deny = (!would.allows()).then_some(would);
+            }
+            if let Ran::Done(draw) = ran {
+                given.draw = draw;
+            }
+            given.noted = sink.noted;
+            given.faults = faults;
+            given
+        })
+    }
+}
+
+/// What some rules say of a call.
+#[derive(Default)]
+struct Said {
+    denied: Option<(Arc<str>, String)>,
+    allowed: Option<Arc<str>>,
+    /// One of them could have allowed.
+    could: bool,
+}
+
+impl Said {
+    fn speaks(&self) -> bool {
+        self.denied.is_some() || self.could
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self {
+            denied: self.denied.or(other.denied),
+            allowed: self.allowed.or(other.allowed),
+            could: self.could || other.could,
+        }
+    }
+
+    fn reason(&self) -> Reason {
+        match (&self.denied, &self.allowed) {
+            (Some((key, message)), _) => {
+                Reason::DeniedBy { key: key.clone(), message: message.clone() }
+            }
+            (None, Some(key)) => Reason::AllowedBy(key.clone()),
+            (None, None) if self.could => Reason::NoneAllows,
+            (None, None) => Reason::NoPolicy,
+        }
+    }
+}
+
+/// Takes verdicts over.
+#[derive(Default)]
+struct Verdicts {
+    enforced: Said,
+    shadow: Said,
+    noted: Vec<RuleEffect>,
+    /// Rules that gave a verdict, by their place.
+    spoke: [u64; rulecast_policy::abi::MAX_RULES / 64],
+}
+
+impl Sink for Verdicts {
+    fn begin(&mut self) {
+        *self = Self::default();
+    }
+
+    fn effect(
+        &mut self,
+        effect: outcome::Effect<'_>,
+        rule: Option<(u32, &Entry, &Arc<str>)>,
+    ) -> Result<(), &'static str> {
+        if effect.tag != tag::VERDICT {
+            return Ok(());
+        }
+        let Some((_, entry, key)) = rule else { return Err("a verdict is no rule's") };
+        let Some((&verdict, words)) = effect.bytes.split_first() else {
+            return Err("a verdict is empty");
+        };
+        let place = usize::from(effect.rule);
+        let (word, bit) = (place / 64, 1 << (place % 64));
+        match self.spoke.get_mut(word) {
+            Some(spoke) if *spoke & bit != 0 => return Err("a rule gives two verdicts"),
+            Some(spoke) => *spoke |= bit,
+            None => return Err("a verdict is no rule's"),
+        }
+        let said = if entry.shadow { &mut self.shadow } else { &mut self.enforced };
+        match verdict {
+            verdict::NONE => said.could = true,
+            verdict::ALLOW => {
+                said.could = true;
+                said.allowed.get_or_insert_with(|| key.clone());
+            }
+            verdict::DENY if said.denied.is_none() => {
+                let words = &words[..words.len().min(MAX_WORDS)];
+                let words = String::from_utf8_lossy(words).replace(char::is_control, " ");
+                said.denied = Some((key.clone(), words));
+            }
+            verdict::DENY => {}
+            // Of a newer policy: what it means cannot be known.
+            _ => return Err("a verdict is unknown to this version"),
+        }
+        Ok(())
+    }
+
+    fn rule(&mut self, rule: Evaluated<'_>) -> Result<(), &'static str> {
+        let Evaluated { place, entry, key, outcome } = rule;
+        let spoke = self.spoke.get(place / 64).is_some_and(|word| word >> (place % 64) & 1 == 1);
+        if outcome.did == Did::Applied && (entry.shadow || !spoke) {
+            let effect = if entry.shadow { Effect::WouldApply } else { Effect::Applied };
+            let kind = POLICIES[slot::AUTHORIZATION].type_name;
+            self.noted.push(RuleEffect { kind, key: key.clone(), effect, remaining: 0 });
+        }
+        Ok(())
+    }
+}

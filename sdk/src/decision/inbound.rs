@@ -1,0 +1,270 @@
+use std::{fmt, fmt::Write as _, net::IpAddr};
+
+use tonic::codegen::http::HeaderMap;
+
+use super::request::{Attribute, Call};
+
+/// Headers of a call, or its metadata or attachments, by name.
+pub trait Headers {
+    /// The value of a header; names are in lower case. Of several with one name the first.
+    fn get(&self, name: &str) -> Option<&[u8]>;
+}
+
+impl Headers for [(&str, &str)] {
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        let found = self.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_bytes())
+    }
+}
+
+impl<const N: usize> Headers for [(&str, &str); N] {
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        Headers::get(self.as_slice(), name)
+    }
+}
+
+impl Headers for HeaderMap {
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        HeaderMap::get(self, name).map(|value| value.as_bytes())
+    }
+}
+
+/// A call as the server that gets it knows it. It borrows everything and is cheap to copy.
+/// What is not said is absent for rules, and matches nothing.
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Inbound<'a> {
+    method: Option<&'a str>,
+    path: Option<&'a str>,
+    headers: Option<&'a dyn Headers>,
+    principal: Option<&'a str>,
+    namespace: Option<&'a str>,
+    source_application: Option<&'a str>,
+    ip: Text<39>,
+    port: Text<5>,
+    application: Option<&'a str>,
+    request_id: Option<&'a str>,
+    extensions: &'a [(&'a str, &'a str)],
+    pub(crate) draw: Option<u64>,
+}
+
+impl Default for Inbound<'_> {
+    fn default() -> Self {
+        Self {
+            method: None,
+            path: None,
+            headers: None,
+            principal: None,
+            namespace: None,
+            source_application: None,
+            ip: Text::default(),
+            port: Text::default(),
+            application: None,
+            request_id: None,
+            extensions: &[],
+            draw: None,
+        }
+    }
+}
+
+impl fmt::Debug for Inbound<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without headers and extensions: they may carry secrets.
+        f.debug_struct("Inbound")
+            .field("method", &self.method)
+            .field("path", &self.path)
+            .field("principal", &self.principal)
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Inbound<'a> {
+    /// A call of which nothing is known yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The invoked method: of RPC its name, of HTTP `GET`, `POST` …
+    pub fn method(self, method: &'a str) -> Self {
+        Self { method: Some(method), ..self }
+    }
+
+    /// The path, beginning with `/`.
+    pub fn path(self, path: &'a str) -> Self {
+        Self { path: Some(path), ..self }
+    }
+
+    /// Its headers.
+    pub fn headers(self, headers: &'a dyn Headers) -> Self {
+        Self { headers: Some(headers), ..self }
+    }
+
+    /// The caller's proven SPIFFE ID, with or without `spiffe://`. Only what its certificate
+    /// proves belongs here.
+    pub fn principal(self, spiffe_id: &'a str) -> Self {
+        let id = spiffe_id.strip_prefix("spiffe://").unwrap_or(spiffe_id);
+        Self { principal: Some(id), ..self }
+    }
+
+    /// The namespace in the caller's proven identity.
+    pub fn namespace(self, namespace: &'a str) -> Self {
+        Self { namespace: Some(namespace), ..self }
+    }
+
+    /// The application or service account in the caller's proven identity.
+    pub fn source_application(self, application: &'a str) -> Self {
+        Self { source_application: Some(application), ..self }
+    }
+
+    /// The caller's address. An IPv4 address that is written as IPv6 counts as IPv4.
+    pub fn ip(self, ip: IpAddr) -> Self {
+        Self { ip: Text::of(ip.to_canonical()), ..self }
+    }
+
+    /// The port that the call came in at.
+    pub fn port(self, port: u16) -> Self {
+        Self { port: Text::of(port), ..self }
+    }
+
+    /// The application that is called. [`Client::authorize`](crate::Client::authorize) fills
+    /// in its own.
+    pub fn application(self, application: &'a str) -> Self {
+        Self { application: Some(application), ..self }
+    }
+
+    pub(crate) fn or_application(self, application: Option<&'a str>) -> Self {
+        Self { application: self.application.or(application), ..self }
+    }
+
+    /// What names the call everywhere, a trace or request id.
+    pub fn request_id(self, id: &'a str) -> Self {
+        Self { request_id: Some(id), ..self }
+    }
+
+    /// What the application itself knows of the call, by name.
+    pub fn extensions(self, extensions: &'a [(&'a str, &'a str)]) -> Self {
+        Self { extensions, ..self }
+    }
+
+    /// Decides by this number instead of a fresh random one: to repeat a decision.
+    pub fn draw(self, draw: u64) -> Self {
+        Self { draw: Some(draw), ..self }
+    }
+}
+
+impl Call for Inbound<'_> {
+    #[inline]
+    fn value(&self, attribute: &Attribute) -> Option<&[u8]> {
+        let text = match attribute {
+            Attribute::Header(name) => return self.headers?.get(name),
+            Attribute::SourceIp => return self.ip.bytes(),
+            Attribute::DestinationPort => return self.port.bytes(),
+            Attribute::Method => self.method,
+            Attribute::Path => self.path,
+            Attribute::SourcePrincipal => self.principal,
+            Attribute::SourceNamespace => self.namespace,
+            Attribute::SourceApplication => self.source_application,
+            Attribute::DestinationApplication => self.application,
+            Attribute::RequestId => self.request_id,
+            Attribute::Extension(name) => {
+                self.extensions.iter().find(|(n, _)| n == name).map(|(_, value)| *value)
+            }
+            Attribute::Service
+            | Attribute::Attachment(_)
+            | Attribute::Argument(_)
+            | Attribute::Consumer(_)
+            | Attribute::Unknown => None,
+        };
+        text.map(str::as_bytes)
+    }
+}
+
+/// A short text without memory of its own elsewhere.
+#[derive(Clone, Copy)]
+struct Text<const N: usize> {
+    bytes: [u8; N],
+    len: u8,
+}
+
+impl<const N: usize> Default for Text<N> {
+    fn default() -> Self {
+        Self { bytes: [0; N], len: 0 }
+    }
+}
+
+impl<const N: usize> Text<N> {
+    fn of(value: impl fmt::Display) -> Self {
+        let mut text = Self::default();
+        // What is longer than there is room for is absent rather than cut.
+        match write!(text, "{value}") {
+            Ok(()) => text,
+            Err(_) => Self::default(),
+        }
+    }
+
+    /// `None` when empty.
+    fn bytes(&self) -> Option<&[u8]> {
+        self.bytes.get(..usize::from(self.len)).filter(|bytes| !bytes.is_empty())
+    }
+}
+
+impl<const N: usize> fmt::Write for Text<N> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let (from, to) = (usize::from(self.len), usize::from(self.len) + s.len());
+        let room = self.bytes.get_mut(from..to).ok_or(fmt::Error)?;
+        room.copy_from_slice(s.as_bytes());
+        self.len = to as u8;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_what_was_said() {
+        let mut map = HeaderMap::new();
+        map.insert("x-user", "alice".parse().expect("a value"));
+        let pairs = [("X-User", "bob")];
+        let extensions = [("tier", "gold")];
+        let call = Inbound::new()
+            .method("POST")
+            .path("/a")
+            .principal("spiffe://td/ns/a/app/b")
+            .namespace("a")
+            .source_application("b")
+            .ip("::ffff:10.0.0.1".parse().expect("an address"))
+            .port(65_535)
+            .application("c")
+            .request_id("r")
+            .extensions(&extensions);
+        for (name, value) in [
+            ("method", Some("POST")),
+            ("path", Some("/a")),
+            ("source.principal", Some("td/ns/a/app/b")),
+            ("source.namespace", Some("a")),
+            ("source.application", Some("b")),
+            ("source.ip", Some("10.0.0.1")),
+            ("destination.port", Some("65535")),
+            ("destination.application", Some("c")),
+            ("request.id", Some("r")),
+            ("extension[tier]", Some("gold")),
+            ("extension[x]", None),
+            ("request.headers[x-user]", None),
+            ("consumer[a]", None),
+            ("request.header[x]", None),
+        ] {
+            let attribute = Attribute::parse(name);
+            assert_eq!(call.value(&attribute), value.map(str::as_bytes), "{name}");
+        }
+        let header = Attribute::parse("request.headers[X-User]");
+        assert_eq!(call.headers(&map).value(&header), Some(&b"alice"[..]));
+        assert_eq!(call.headers(&pairs).value(&header), Some(&b"bob"[..]));
+        let longest = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().expect("an address");
+        let ip = call.ip(longest);
+        assert_eq!(ip.value(&Attribute::SourceIp).map(<[u8]>::len), Some(39));
+        assert_eq!(Inbound::new().value(&Attribute::SourceIp), None);
+    }
+}
