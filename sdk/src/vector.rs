@@ -2,6 +2,8 @@
 //!
 //! The format is described in `tests/vectors/README.md`.
 
+mod security;
+
 use std::{collections::BTreeSet, fmt, path::Path};
 
 use rulecast_api::{
@@ -122,6 +124,8 @@ pub fn run_case(policies: &Policies, case: &Value) -> Result<(), String> {
                 .then_some(())
                 .ok_or_else(|| format!("matched: {matched}, expected {expected}"))
         }
+        "authentication" => security::authentication(policies, case),
+        "authorization" => security::authorization(policies, case),
         other => Err(format!("kind {other} is not built yet")),
     }
 }

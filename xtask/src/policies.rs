@@ -27,6 +27,25 @@ const POLICIES: &[Policy] = &[
         ),
     },
     Policy {
+        package: "rulecast-authentication-policy",
+        file: "authentication_policy.wasm",
+        manifest: concat!(
+            r#"{"abi":1,"phase":"authenticate","name":"authentication-policy","version":"0.1.0","#,
+            r#""scratch":65536,"attributes":["destination.port"]}"#
+        ),
+    },
+    Policy {
+        package: "rulecast-authorization-policy",
+        file: "authorization_policy.wasm",
+        manifest: concat!(
+            r#"{"abi":1,"phase":"authorize","name":"authorization-policy","version":"0.1.0","#,
+            r#""scratch":131072,"attributes":["method","path","source.principal","#,
+            r#""source.namespace","source.ip","source.application","request.id","#,
+            r#""request.headers[*]","destination.port","destination.application","#,
+            r#""extension[*]","draw"]}"#
+        ),
+    },
+    Policy {
         package: "rulecast-condition-route",
         file: "condition_route.wasm",
         manifest: concat!(
