@@ -75,10 +75,13 @@ fn each(map: &mut Map<String, Value>, change: fn(&mut Value)) {
 }
 
 /// `type: [T, null]` becomes `type: T`; `anyOf: [T, {type: null}]` becomes T; a default of
-/// null goes.
+/// null goes, and so does null among constants, with which older API servers refuse a schema.
 fn drop_null(map: &mut Map<String, Value>) {
     if map.get("default") == Some(&Value::Null) {
         map.remove("default");
+    }
+    if let Some(Value::Array(constants)) = map.get_mut("enum") {
+        constants.retain(|constant| !constant.is_null());
     }
     if let Some(Value::Array(types)) = map.get_mut("type") {
         types.retain(|t| t != "null");
@@ -137,6 +140,7 @@ mod tests {
             "description": "One\nline.\n\nAnother\nparagraph.",
             "properties": {
                 "text": { "type": ["string", "null"], "default": null },
+                "form": { "type": ["string", "null"], "enum": ["v1", "v2", null] },
                 "inner": {
                     "description": "Here.",
                     "anyOf": [{ "type": "object", "description": "There." }, { "type": "null" }],
@@ -155,6 +159,7 @@ mod tests {
             "description": "One line.\n\nAnother paragraph.",
             "properties": {
                 "text": { "type": "string" },
+                "form": { "type": "string", "enum": ["v1", "v2"] },
                 "inner": { "type": "object", "description": "Here." },
                 "word": { "type": "string", "description": "Which. a: First.", "enum": ["a", "b"] },
                 "count": { "type": "integer", "format": "int64", "default": 1 },
