@@ -3,7 +3,10 @@
 
 mod admission;
 mod chaos;
+mod compat;
 mod kubelet;
+#[path = "../../e2e/python.rs"]
+mod python;
 mod site;
 mod size;
 mod way;

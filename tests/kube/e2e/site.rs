@@ -139,6 +139,8 @@ pub(crate) struct Site {
     pub(crate) cluster: Cluster,
     pub(crate) authorities: Vec<Service>,
     pub(crate) planes: Vec<Service>,
+    /// Where the first authority listens.
+    pub(crate) authority: SocketAddr,
     /// Where the planes listen.
     pub(crate) listen: Vec<SocketAddr>,
     dir: TempDir,
@@ -147,6 +149,15 @@ pub(crate) struct Site {
 impl Site {
     /// A cluster of its own, with everything installed and ready.
     pub(crate) async fn start(authorities: usize, planes: usize) -> Result<Self> {
+        Self::start_with(authorities, planes, &[]).await
+    }
+
+    /// As [`Site::start`], with further options of the authorities.
+    pub(crate) async fn start_with(
+        authorities: usize,
+        planes: usize,
+        authority_options: &[&str],
+    ) -> Result<Self> {
         let cluster = Cluster::start().await?;
         cluster.apply_crds().await?;
         for file in ["namespace.yaml", "ca.yaml", "dds.yaml"] {
@@ -165,6 +176,7 @@ impl Site {
             cluster,
             authorities: Vec::new(),
             planes: Vec::new(),
+            authority: ca,
             listen: of_planes.chunks(2).map(|ports| ports[0]).collect(),
             dir,
         };
@@ -194,6 +206,7 @@ impl Site {
                 "--dds-address",
                 &dds.to_string(),
             ];
+            let args = [&args[..], authority_options].concat();
             let mut service = site.service(&format!("ca-{n}"), &args, ports[2]);
             service.start()?;
             site.authorities.push(service);
