@@ -326,12 +326,33 @@ static AFFINITY_ROUTE: KindInfo = KindInfo {
     crd: None,
 };
 
+static DYNAMIC_CONFIG: KindInfo = KindInfo {
+    api_version: "dubbo.apache.org/v1alpha1",
+    name: "DynamicConfig",
+    plural: "dynamicconfigs",
+    short_names: &["dc"],
+    type_name: "dubbo.apache.org/v1alpha1/DynamicConfig",
+    phase: Phase::Mutate,
+    parse: crate::dynamic_config::DynamicConfigSpec::parse,
+    #[cfg(feature = "schema")]
+    crd: Some(CrdInfo {
+        schema: crate::dynamic_config::schema,
+        columns: &[
+            Column { name: "Key", kind: "string", path: ".spec.key", wide: false },
+            Column { name: "Enabled", kind: "boolean", path: ".spec.enabled", wide: false },
+        ],
+    }),
+    #[cfg(not(feature = "schema"))]
+    crd: None,
+};
+
 /// All kinds.
 pub static KINDS: Kinds = &[
     Kind::CONDITION_ROUTE,
     Kind::TAG_ROUTE,
     Kind::AFFINITY_ROUTE,
     Kind::SERVICE_NAME_MAPPING,
+    Kind::DYNAMIC_CONFIG,
     Kind::AUTHENTICATION_POLICY,
     Kind::AUTHORIZATION_POLICY,
 ];
@@ -352,6 +373,9 @@ impl Kind {
 
     /// Says which applications provide an interface.
     pub const SERVICE_NAME_MAPPING: Kind = Kind(&SERVICE_NAME_MAPPING);
+
+    /// Gives parameters to calls and endpoints.
+    pub const DYNAMIC_CONFIG: Kind = Kind(&DYNAMIC_CONFIG);
 
     /// By its name on the wire.
     pub fn by_type(kinds: Kinds, type_name: &str) -> Option<Kind> {

@@ -19,6 +19,8 @@ pub mod condition_route;
 pub mod crd;
 pub mod digest;
 #[cfg(feature = "manifest")]
+pub mod dynamic_config;
+#[cfg(feature = "manifest")]
 mod fields;
 pub mod ip;
 #[cfg(feature = "manifest")]

@@ -132,6 +132,11 @@ fn schemas_are_structural() {
                     }
                 }
                 "items" => walk(value, outside.map(|o| &o["items"]), &format!("{path}[]")),
+                // A structural schema has one or the other.
+                "additionalProperties" => {
+                    assert!(schema.get("properties").is_none(), "{path}");
+                    walk(value, outside.map(|o| &o[keyword]), &format!("{path}.*"));
+                }
                 "allOf" | "anyOf" => {
                     for form in value.as_array().expect(path) {
                         walk(form, Some(outside.unwrap_or(schema)), path);

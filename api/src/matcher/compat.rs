@@ -38,7 +38,6 @@ impl ParamMatch {
 
 impl AddressMatch {
     /// Its message there.
-    #[allow(dead_code, reason = "for DynamicConfig")]
     pub(crate) fn compat(&self) -> Option<dubbo::AddressMatch> {
         let mut message = dubbo::AddressMatch::default();
         match self {

@@ -7,7 +7,9 @@ use cel::{Context, Env};
 use serde_json::{Map, Value};
 
 /// Keywords with a meaning that is told here, or that only describe.
+#[allow(dead_code, reason = "not every test that reads schemas asks for it")]
 pub(crate) const KEYWORDS: &[&str] = &[
+    "additionalProperties",
     "allOf",
     "anyOf",
     "default",
@@ -42,13 +44,14 @@ pub(crate) fn stored(schema: &Value, value: &Value) -> Value {
             let keeps = schema["x-kubernetes-preserve-unknown-fields"] == true;
             let empty = Map::new();
             let properties = schema["properties"].as_object().unwrap_or(&empty);
+            let of = |field| properties.get(field).or(schema.get("additionalProperties"));
             let mut result: Map<String, Value> = map
                 .iter()
-                .filter(|(field, value)| match properties.get(*field) {
+                .filter(|(field, value)| match of(field.as_str()) {
                     Some(_) => !value.is_null(),
                     None => keeps,
                 })
-                .map(|(field, value)| match properties.get(field) {
+                .map(|(field, value)| match of(field.as_str()) {
                     Some(schema) => (field.clone(), stored(schema, value)),
                     // What is unknown and kept is kept whole.
                     None => (field.clone(), value.clone()),
@@ -116,8 +119,9 @@ pub(crate) fn check(schema: &Value, value: &Value, path: &str) -> Vec<String> {
                     broken.push(format!("{path}.{field}"));
                 }
             }
-            for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
-                if let Some(value) = map.get(field) {
+            for (field, value) in map {
+                let more = schema.get("additionalProperties");
+                if let Some(schema) = schema["properties"].get(field).or(more) {
                     broken.extend(check(schema, value, &format!("{path}.{field}")));
                 }
             }
