@@ -129,6 +129,9 @@ fn deny_beats_allow_and_one_allow_suffices() {
     assert_eq!(given(&[("d", "deny")]), denied);
     assert!(denied.to_string().contains("d/ns denies it: not today"));
     assert_eq!(given(&[("w", "audit method get")]), Reason::NoPolicy);
+    // Whatever it is said to speak of: it was sent to this server.
+    let target = Some(Target { scope: Scope::Service.into(), key: "s".into() });
+    assert_eq!(authorize([Rule { target, ..rule("d", "deny") }]).reason, denied);
 }
 
 #[test]

@@ -185,7 +185,12 @@ impl KindRules {
                     health: Arc::default(),
                 },
             };
-            match &rule.target {
+            // Of a server's rules the plane has said which are for it: none may be left out.
+            let target = match phase {
+                Phase::Authenticate | Phase::Authorize | Phase::Limit => None,
+                _ => rule.target.as_ref(),
+            };
+            match target {
                 None => everywhere.push(index),
                 Some(target) => match target.scope() {
                     Scope::Service => services.entry(target.key.clone()).or_default().push(index),
@@ -245,8 +250,8 @@ impl KindRules {
             Some((group, list)) => (*group as usize, list.as_slice()),
             None => (0, self.everywhere.as_slice()),
         };
+        room.clear();
         if !self.by_application.is_empty() {
-            room.clear();
             let served_by = of.served_by.iter().map(String::as_str);
             for name in of.application.into_iter().chain(served_by) {
                 room.extend(self.by_application.get(name).into_iter().flatten());
@@ -255,15 +260,27 @@ impl KindRules {
                 room.extend_from_slice(list);
                 room.sort_unstable();
                 room.dedup();
+            }
+        }
+        let made = !room.is_empty();
+        if let Some(implicit) = &self.implicit {
+            let speak = if made { room.as_slice() } else { list };
+            if speak.is_empty() {
+                let group = Some(self.groups() - 1);
+                return Matching { group, list: implicit, implicit: true };
+            }
+            // Where none is enforced, no rule is.
+            if speak.iter().all(|&index| self.entry(index).is_some_and(|entry| entry.shadow)) {
+                if !made {
+                    room.extend_from_slice(list);
+                }
+                room.extend(implicit);
                 return Matching { group: None, list: room, implicit: false };
             }
         }
-        match &self.implicit {
-            Some(implicit) if list.is_empty() => {
-                let group = Some(self.groups() - 1);
-                Matching { group, list: implicit, implicit: true }
-            }
-            _ => Matching { group: Some(group), list, implicit: false },
+        match made {
+            true => Matching { group: None, list: room, implicit: false },
+            false => Matching { group: Some(group), list, implicit: false },
         }
     }
 }
