@@ -160,3 +160,79 @@ async fn interfaces_are_registered_for_the_own_namespace_alone() -> Result<()> {
     }
     Ok(())
 }
+
+/// A rule of each kind, and what of it such a client gets in the namespace shop.
+const KINDS: [(&str, &str, &str); 5] = [
+    (
+        "AuthenticationPolicy",
+        "{action: STRICT, selector: [{namespaces: [shop]}], \
+         portLevel: [{port: 8081, action: PERMISSIVE}]}",
+        r#"{"action": "STRICT", "portLevel": [{"port": 8081, "action": "PERMISSIVE"}]}"#,
+    ),
+    (
+        "AuthorizationPolicy",
+        "{action: DENY, matchType: allMatch, samples: 50, order: 2, rules: [\
+         {from: {notNamespaces: [pay]}, to: {namespaces: [shop]}, \
+          when: [{key: method, values: [{type: regex, value: 'get.*'}]}]}, \
+         {from: {namespaces: [pay]}, to: {principals: ['e2e.test/ns/shop/app/other']}}]}",
+        r#"{"action": "DENY", "matchType": "allMatch", "samples": 50.0, "order": 2.0, "rules": [
+            {"from": {"notNamespaces": ["pay"]},
+             "when": [{"key": "method", "values": [{"type": "regex", "value": "get.*"}]}]}]}"#,
+    ),
+    (
+        "DynamicConfig",
+        "{configVersion: v3.0, scope: service, key: com.example.Stock, configs: [\
+         {side: consumer, parameters: {timeout: '2000'}, \
+          match: {address: {cidr: 10.0.0.0/8}, application: {oneof: [{exact: reports}]}}}]}",
+        r#"{"configVersion": "v3.0", "scope": "service", "key": "com.example.Stock",
+            "enabled": true, "configs": [
+            {"side": "consumer", "parameters": {"timeout": "2000"}, "enabled": true,
+             "match": {"address": {"cird": "10.0.0.0/8"},
+                       "application": {"oneof": [{"exact": "reports"}]}}}]}"#,
+    ),
+    (
+        "ServiceNameMapping",
+        "{interfaceName: com.example.Order, applicationNames: [orders]}",
+        r#"{"interfaceName": "com.example.Order", "applicationNames": ["orders"]}"#,
+    ),
+    (
+        "TagRoute",
+        "{configVersion: v3.0, key: detail, force: true, tags: [\
+         {name: gray, match: [{key: env, value: {exact: gray}}]}, \
+         {name: lab, addresses: ['10.8.4.17:20880']}]}",
+        r#"{"configVersion": "v3.0", "key": "detail", "force": true, "enabled": true,
+            "runtime": true, "tags": [
+            {"name": "gray", "match": [{"key": "env", "value": {"exact": "gray"}}]},
+            {"name": "lab", "addresses": ["10.8.4.17:20880"]}]}"#,
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_reaches_it_in_its_own_words() -> Result<()> {
+    let site = site().await?;
+    let mut client = Python::start().await?;
+    join(&site, &mut client, "shop", "shop-frontend").await?;
+    client.well(json!({"do": "observe", "address": plane(&site)})).await?;
+    for (kind, spec, wanted) in KINDS {
+        client
+            .well(json!({"do": "send", "type": format!("dubbo.apache.org/v1alpha1/{kind}")}))
+            .await?;
+        ensure!(client.next(kind).await?.is_empty());
+        let document = |namespace: &str| {
+            format!(
+                "apiVersion: dubbo.apache.org/v1alpha1\nkind: {kind}\n\
+                 metadata: {{name: one, namespace: {namespace}}}\nspec: {spec}\n"
+            )
+        };
+        // The policies of others are not this client's to know.
+        let mut text = document("shop");
+        if kind.starts_with("Auth") {
+            text = format!("{text}---\n{}", document("pay"));
+        }
+        site.write_rule(&format!("{kind}.yaml"), &text)?;
+        let held = client.next(kind).await.with_context(|| format!("{kind}\n{}", site.logs()))?;
+        let wanted: Value = serde_json::from_str(wanted)?;
+        ensure!(held == [("one/shop".to_owned(), wanted)], "{kind}: {held:?}");
+    }
+    Ok(())
+}
