@@ -26,7 +26,7 @@ pub const MAX_TEXT: usize = 1024;
 
 /// Most memory of a compiled expression, in bytes. Compiling takes time with it, in a sandbox
 /// that has little.
-const MAX_COMPILED: usize = 256 * 1024;
+const MAX_COMPILED: usize = 128 * 1024;
 
 /// Why something is no matcher.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

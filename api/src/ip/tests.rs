@@ -1,5 +1,3 @@
-use std::net::Ipv4Addr;
-
 use proptest::prelude::*;
 
 use super::*;

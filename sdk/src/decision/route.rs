@@ -88,7 +88,9 @@ impl Policies {
             for slot in slot::ROUTING {
                 let Some(engine) = self.engine(slot) else { continue };
                 let kind = rules.kind(slot);
-                let matching = kind.matching(of, list);
+                // Tags and affinity are of those who serve; conditions are of callers too.
+                let application = of.application.filter(|_| slot == slot::CONDITION_ROUTE);
+                let matching = kind.matching(Address { application, ..of }, list);
                 if matching.list.is_empty() || matching.implicit && !tagged(request, endpoints) {
                     continue;
                 }

@@ -51,7 +51,8 @@ pub(crate) fn rule(
             std::mem::swap(list, kept);
             return Did::Applied;
         }
-        match level.iter().rposition(|&byte| byte == b'|') {
+        // Nothing before the separator is no tag.
+        match level.iter().rposition(|&byte| byte == b'|').filter(|&at| at > 0) {
             Some(at) => level = level.get(..at).unwrap_or_default(),
             None => break,
         }

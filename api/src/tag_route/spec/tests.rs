@@ -79,8 +79,8 @@ fn match_needs_the_version() {
 fn addresses_have_a_bound() {
     let tag = |i: usize| json!({ "name": i.to_string(), "addresses": vec!["10.0.0.1"; 1000] });
     let rule = |n| json!({ "key": "shop", "tags": (0..n).map(tag).collect::<Vec<_>>() });
-    assert!(TagRouteSpec::parse(rule(10)).is_ok());
-    assert_eq!(errors(rule(11)), [(Code::FieldInvalid, "spec.tags".to_owned())]);
+    assert!(TagRouteSpec::parse(rule(2)).is_ok());
+    assert_eq!(errors(rule(3)), [(Code::FieldInvalid, "spec.tags".to_owned())]);
 }
 
 #[test]
