@@ -11,13 +11,18 @@ mod site;
 use std::{sync::Arc, time::Duration};
 
 use client::{Stream, resume, subscribe, subscribe_to};
-use note::{NOTES, ROUTES, note, route};
+use note::{CALLERS, CONNECTIONS, NOTES, ROUTES, manifest, note, route};
+use prost::Message as _;
 use rulecast_api::{
     Code,
-    proto::observe::v1::{Node, ObserveRequest},
+    proto::{
+        observe::v1::{Node, ObserveRequest},
+        rules::v1::AuthorizationPolicy,
+    },
 };
 use rulecast_identity::{ConnectOptions, Expected, IdentityHandle, Svid, connect, tls};
 use rustls::{SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey};
+use serde_json::json;
 use site::{Authority, HOUR, LIMIT, Plane, Site};
 
 const SERVICE: &str = "com.example.OrderService";
@@ -378,4 +383,63 @@ async fn a_plane_that_shuts_down_ends_its_streams_with_a_reason() {
     assert!(took < site.drain / 2, "{took:?}");
     assert!(tokio::net::TcpStream::connect(address).await.is_err(), "it listens no more");
     assert!(!socket.exists());
+}
+
+/// What a tenant is told, whole and word for word: decoded, and searched for others' words.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenants_see_nothing_of_each_others_policies() {
+    let site = Site::new().await;
+    let from = |who: &str, to: &str| {
+        json!({ "from": { "principals": [format!("td.test/ns/{who}-caller/sa/x")] },
+                "to": { "namespaces": [to], "notNamespaces": [format!("{to}-hidden")] } })
+    };
+    let rules = json!({ "action": "ALLOW", "rules": [from("shop", "shop"), from("bank", "bank")] });
+    site.write("all", &manifest(CALLERS, "root", "all", rules));
+    for (own, other) in [("shop", "bank"), ("bank", "shop")] {
+        // Its own, and one that means to reach the other.
+        let own_rule = json!({ "action": "DENY", "rules": [from(&format!("{own}-own"), own)] });
+        site.write(&format!("{own}-own"), &manifest(CALLERS, own, &format!("{own}-own"), own_rule));
+        let reach = json!({ "action": "DENY", "rules": [{ "to": { "namespaces": [other] } }] });
+        let name = format!("{own}-reach");
+        site.write(&name, &manifest(CALLERS, own, &name, reach));
+        let selector = json!([{ "principals": [format!("spiffe://td.test/ns/{other}/app/web")] }]);
+        let off = json!({ "action": "DISABLED", "selector": selector });
+        let name = format!("{own}-off");
+        site.write(&name, &manifest(CONNECTIONS, own, &name, off));
+        let strict = json!({ "action": "STRICT", "selector": [{ "namespaces": [own] }] });
+        let name = format!("{own}-strict");
+        site.write(&name, &manifest(CONNECTIONS, own, &name, strict));
+    }
+    let plane = site.plane().await;
+    let mut streams = Vec::new();
+    for (own, other) in [("shop", "bank"), ("bank", "shop")] {
+        let web = site.identity(own, "web").await;
+        let mut stream = Stream::open(&plane, &web, subscribe(CALLERS)).await.expect("let in");
+        let callers = stream.whole(CALLERS).await;
+        assert_eq!(callers.keys(), ["all/root", &format!("{own}-own/{own}")]);
+        for (key, who) in
+            [("all/root", own), (&*format!("{own}-own/{own}"), &*format!("{own}-own"))]
+        {
+            let spec = callers.rules[key].1.spec.clone();
+            let policy = AuthorizationPolicy::decode(spec).expect("a policy");
+            assert_eq!(policy.rules.len(), 1, "{key}");
+            let principals = &policy.rules[0].from[0].principals;
+            assert_eq!(*principals, [format!("td.test/ns/{who}-caller/sa/x")]);
+        }
+        stream.ack(CALLERS, &callers).await;
+        stream.send(subscribe(CONNECTIONS)).await;
+        let connections = stream.whole(CONNECTIONS).await;
+        assert_eq!(connections.keys(), [format!("{own}-strict/{own}")]);
+        stream.ack(CONNECTIONS, &connections).await;
+        for (_, rule) in callers.rules.values().chain(connections.rules.values()) {
+            let bytes = String::from_utf8_lossy(&rule.encode_to_vec()).into_owned();
+            assert!(!bytes.contains(other) && !bytes.contains("hidden"), "{bytes}");
+        }
+        // Both tenants hold a part of it, each its own, and both count.
+        streams.push(stream);
+        let many = streams.len() as u32;
+        plane.rule("all/root", |r| (r.matched, r.applied) == (many, many)).await;
+    }
+    let unmatched = plane.rule("shop-reach/shop", |rule| rule.accepted).await;
+    assert_eq!((unmatched.matched, unmatched.applied), (0, 0), "{unmatched:?}");
 }

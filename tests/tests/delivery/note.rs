@@ -24,7 +24,9 @@ static NOTE: KindInfo = KindInfo {
 /// A text for the callers of a service.
 pub(crate) const NOTES: Kind = Kind(&NOTE);
 pub(crate) const ROUTES: Kind = Kind::CONDITION_ROUTE;
-pub(crate) static KINDS: Kinds = &[ROUTES, NOTES];
+pub(crate) const CALLERS: Kind = Kind::AUTHORIZATION_POLICY;
+pub(crate) const CONNECTIONS: Kind = Kind::AUTHENTICATION_POLICY;
+pub(crate) static KINDS: Kinds = &[ROUTES, NOTES, CALLERS, CONNECTIONS];
 
 #[derive(Debug)]
 struct Note {
@@ -84,7 +86,7 @@ pub(crate) fn route(namespace: &str, name: &str, service: &str, condition: &str)
     manifest(ROUTES, namespace, name, spec)
 }
 
-fn manifest(kind: Kind, namespace: &str, name: &str, spec: Value) -> Value {
+pub(crate) fn manifest(kind: Kind, namespace: &str, name: &str, spec: Value) -> Value {
     json!({
         "apiVersion": kind.api_version, "kind": kind.name,
         "metadata": { "name": name, "namespace": namespace }, "spec": spec,
