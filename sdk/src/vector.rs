@@ -2,6 +2,7 @@
 //!
 //! The format is described in `tests/vectors/README.md`.
 
+mod parameters;
 mod security;
 
 use std::{collections::BTreeSet, fmt, path::Path};
@@ -126,7 +127,8 @@ pub fn run_case(policies: &Policies, case: &Value) -> Result<(), String> {
         }
         "authentication" => security::authentication(policies, case),
         "authorization" => security::authorization(policies, case),
-        other => Err(format!("kind {other} is not built yet")),
+        "dynamic-config" => parameters::dynamic_config(policies, case),
+        other => Err(format!("there is no kind {other}")),
     }
 }
 

@@ -8,7 +8,7 @@ use rulecast_sdk::vector;
 /// Run rule vectors through the policies exactly as the SDK does.
 ///
 /// Prints each case that fails with its reason, and closes with "N passed, M failed".
-/// Exit status 1 when any failed. Kinds that are not built yet count as failed.
+/// Exit status 1 when any failed. Kinds that this version does not know count as failed.
 #[derive(clap::Args)]
 pub(crate) struct Conformance {
     /// Vector files (format: docs/vectors.md)
