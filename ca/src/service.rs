@@ -15,7 +15,7 @@ use rulecast_api::{
     spiffe::Workload,
 };
 use rulecast_identity::{
-    AttestedFacts, CA_APPLICATION, Peer, PeerIdentity, SYSTEM_NAMESPACE,
+    AttestedFacts, CA_APPLICATION, JoinToken, Peer, PeerIdentity, SYSTEM_NAMESPACE,
     client::{AUTHORIZATION_TYPE, JOIN_TOKEN},
     manager::RENEWAL_GRACE,
     token,
@@ -376,6 +376,10 @@ fn credential(
         .and_then(|text| text.strip_prefix(BEARER))
         .ok_or_else(|| missing("the credential is not a bearer token"))?;
     match (attestor, wire) {
+        // Other clients know nothing of its parts, so they show it as it was given to them.
+        (Attestor::JoinTokens(_), Wire::Dubbo { .. }) if bearer.contains('.') => {
+            Ok(Credential::JoinToken(bearer.parse::<JoinToken>()?.secret))
+        }
         (Attestor::JoinTokens(_), _) => Ok(Credential::JoinToken(token::secret_of_bearer(bearer)?)),
         #[cfg(feature = "kubernetes")]
         (Attestor::Pods(_), wire) => {

@@ -33,8 +33,7 @@ impl Site {
     fn token(&self) -> String {
         let ca = self.dir.path().join("ca");
         let text = crate::create_token(&ca, "shop", "web", Duration::from_secs(60));
-        let token: rulecast_identity::JoinToken = text.expect("made").parse().expect("own token");
-        token.bearer().to_string()
+        text.expect("made")
     }
 
     async fn ask(
@@ -94,6 +93,7 @@ async fn a_refusal_is_an_answer() {
         ("a token for tokens", &good, Some(("dubbo-jwt", "a.b.c")), "RC0401"),
         ("our own pods' token", &good, Some(("rulecast-kubernetes-token", "a.b.c")), "RC0401"),
         ("a wrong token", &good, join("AAAA"), "RC0402"),
+        ("another wrong token", &good, join("rcjt1.AAAA"), "RC0402"),
         ("no request", "", join(&token), "RC0404"),
         ("a certificate", &certificate, join(&token), "RC0404"),
     ];
@@ -102,6 +102,8 @@ async fn a_refusal_is_an_answer() {
         assert!(!answer.success && answer.cert_pem.is_empty(), "{what}");
         assert!(answer.message.starts_with(code), "{what}: {}", answer.message);
     }
-    // None of it cost the token.
-    assert!(site.ask(&good, join(&token), None).await.success);
+    // None of it cost the token, of which the secret alone is enough.
+    let secret = token.parse::<rulecast_identity::JoinToken>().expect("own token").bearer();
+    assert!(site.ask(&good, join(&secret), None).await.success);
+    assert!(!site.ask(&csr(), join(&token), None).await.success, "it serves once");
 }
