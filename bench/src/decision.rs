@@ -1,13 +1,15 @@
-//! One warm routing decision in the sandbox, beside the same policy compiled natively.
+//! One warm decision in the sandbox, beside the same policy compiled natively: of a call's
+//! endpoints, and of whether a server takes it.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use rulecast_api::{kind::Kind, proto::rules::v1::Rule};
+use rulecast_authorization_policy::AuthorizationPolicy;
 use rulecast_condition_route::ConditionRoute;
 use rulecast_policy::Native;
 use rulecast_sdk::{
-    Endpoint, EndpointSet, Params, Policies, Request, decision::RuleSet, host::Module,
+    Endpoint, EndpointSet, Inbound, Params, Policies, Request, decision::RuleSet, host::Module,
 };
 use serde_json::{Value, json};
 
@@ -102,22 +104,10 @@ impl Decision {
                 let decision = way.route(&rules, &request, &endpoints);
                 anyhow::ensure!(decision.faults.is_empty(), "{}: {:?}", case.name, decision.faults);
             }
-            // The ways take turns, so that what disturbs one round disturbs both.
-            let mut times = [Vec::new(), Vec::new()];
-            for _ in 0..self.rounds {
-                for (way, times) in ways.iter().zip(&mut times) {
-                    let began = Instant::now();
-                    for _ in 0..self.decisions {
-                        std::hint::black_box(way.route(
-                            &rules,
-                            std::hint::black_box(&request),
-                            &endpoints,
-                        ));
-                    }
-                    times.push(began.elapsed().as_nanos() as f64 / f64::from(self.decisions));
-                }
-            }
-            let [native, sandboxed] = times.map(median);
+            let [native, sandboxed] = self.measure(|at| {
+                let request = std::hint::black_box(&request);
+                std::hint::black_box(ways[at].route(&rules, request, &endpoints));
+            });
             let ratio = sandboxed / native;
             println!(
                 "{:<24} {:>9} {native:>10.0} {sandboxed:>12.0} {ratio:>7.2}",
@@ -126,11 +116,73 @@ impl Decision {
             lines.push(json!({"rules": case.name, "endpoints": case.endpoints,
                 "native_ns": native, "sandboxed_ns": sandboxed, "ratio": ratio}));
         }
+        self.authorize(&mut lines)?;
         println!(
             "{}",
             json!({"bench": "decision", "rounds": self.rounds,
             "decisions_per_round": self.decisions, "cases": lines})
         );
+        Ok(())
+    }
+}
+
+impl Decision {
+    /// Nanoseconds of a run in each of two ways. They take turns, so that what disturbs one
+    /// round disturbs both.
+    fn measure(&self, run: impl Fn(usize)) -> [f64; 2] {
+        let mut times = [Vec::new(), Vec::new()];
+        for _ in 0..self.rounds {
+            for (at, times) in times.iter_mut().enumerate() {
+                let began = Instant::now();
+                for _ in 0..self.decisions {
+                    run(at);
+                }
+                times.push(began.elapsed().as_nanos() as f64 / f64::from(self.decisions));
+            }
+        }
+        times.map(median)
+    }
+
+    /// Whether a server takes a call.
+    fn authorize(&self, lines: &mut Vec<Value>) -> Result<()> {
+        let kind = Kind::AUTHORIZATION_POLICY;
+        let native = Policies::none()
+            .with_native(kind.type_name, || Box::new(Native::new(AuthorizationPolicy::default())));
+        let ways = [native, Policies::builtin()?];
+        let from = |principal: &str| json!({"action": "ALLOW", "rules": [{"from": {"principals": [principal]}}]});
+        let by_header = json!({"action": "DENY", "rules": [
+            {"when": [{"key": "request.headers[x-user]", "values": [{"type": "regex", "value": "m.*"}]}]}]});
+        let shop = "cluster.local/ns/shop/sa/frontend";
+        let one = vec![from(shop)];
+        let five: Vec<Value> = ["a", "b", "c"]
+            .map(|name| from(&format!("cluster.local/ns/shop/sa/{name}")))
+            .into_iter()
+            .chain([by_header, from(shop)])
+            .collect();
+        let headers = [("user-agent", "bench"), ("x-user", "alice")];
+        let call = Inbound::new()
+            .method("POST")
+            .path("/com.example.OrderService/getOrder")
+            .principal(shop)
+            .namespace("shop")
+            .port(20880)
+            .headers(&headers);
+        for (name, specs) in [("authorize, 1 rule", one), ("authorize, 5 rules", five)] {
+            let rules = specs.iter().enumerate().map(|(at, spec)| rule_of(kind, at, spec));
+            let rules = rules.collect::<Result<Vec<_>>>()?;
+            let rules = RuleSet::default().with(kind.type_name, &rules);
+            for way in &ways {
+                let given = way.authorize(&rules, &call);
+                anyhow::ensure!(given.is_allowed(), "{name}: {given}");
+            }
+            let [native, sandboxed] = self.measure(|at| {
+                std::hint::black_box(ways[at].authorize(&rules, std::hint::black_box(&call)));
+            });
+            let ratio = sandboxed / native;
+            println!("{name:<24} {:>9} {native:>10.0} {sandboxed:>12.0} {ratio:>7.2}", "");
+            lines.push(json!({"rules": name,
+                "native_ns": native, "sandboxed_ns": sandboxed, "ratio": ratio}));
+        }
         Ok(())
     }
 }
@@ -141,7 +193,11 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn rule(at: usize, spec: &Value) -> Result<Rule> {
-    let spec = (Kind::CONDITION_ROUTE.parse)(spec.clone())
+    rule_of(Kind::CONDITION_ROUTE, at, spec)
+}
+
+fn rule_of(kind: Kind, at: usize, spec: &Value) -> Result<Rule> {
+    let spec = (kind.parse)(spec.clone())
         .map_err(|errors| anyhow::anyhow!("{errors:?}"))
         .context("the bench's own rule")?;
     Ok(Rule {
