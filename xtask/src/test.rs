@@ -127,7 +127,7 @@ impl Steps<'_> {
     }
 }
 
-/// Installs what the pinned toolchain lacks.
+/// Installs what the pinned toolchain lacks, and what the client in Python takes.
 fn set_up(root: &Path) -> Result<Outcome> {
     let mut output = String::new();
     let found = Command::new("rustc").current_dir(root).args(["--print", "sysroot"]).output();
@@ -140,7 +140,12 @@ fn set_up(root: &Path) -> Result<Outcome> {
             output += &rustup(root, &["component", "add", component])?;
         }
     }
-    Ok(Outcome { passed: true, output })
+    // Where cargo lets tests keep files. They would make it themselves, on the time of a test.
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let python = root.join("tests/compat/setup");
+    let python = capture(Command::new(python).current_dir(root).arg(target.join("tmp")))?;
+    output += &python.output;
+    Ok(Outcome { passed: python.passed, output })
 }
 
 /// Sees to it that the programs of the API server are there. Building them takes minutes, so
