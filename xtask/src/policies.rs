@@ -63,6 +63,14 @@ const POLICIES: &[Policy] = &[
             r#""attachments[dubbo.force.tag]","consumer[dubbo.force.tag]"]}"#
         ),
     },
+    Policy {
+        package: "rulecast-dynamic-config",
+        file: "dynamic_config.wasm",
+        manifest: concat!(
+            r#"{"abi":1,"phase":"mutate","name":"dynamic-config","version":"0.1.0","#,
+            r#""scratch":131072,"attributes":["service","consumer[*]"]}"#
+        ),
+    },
 ];
 
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {

@@ -44,7 +44,7 @@ pub const POLICIES: &[PolicyKind] = &[
     PolicyKind {
         type_name: "dubbo.apache.org/v1alpha1/DynamicConfig",
         phase: Phase::Mutate,
-        module: None,
+        module: Some(include_bytes!("../../../wasm-policies/dist/dynamic_config.wasm")),
     },
     PolicyKind { type_name: "rulecast.io/v1alpha1/RateLimit", phase: Phase::Limit, module: None },
 ];

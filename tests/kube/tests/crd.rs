@@ -100,7 +100,13 @@ async fn examples_of_dubbo_apply_and_mean_the_same() {
         }
         // Only so that tests do not meet.
         let text = fs::read_to_string(&path).expect("it can be read");
-        let text = text.replace("namespace: shop", &format!("namespace: {namespace}"));
+        let text: String = text
+            .lines()
+            .map(|line| match line.starts_with("  namespace: ") {
+                true => format!("  namespace: {namespace}\n"),
+                false => format!("{line}\n"),
+            })
+            .collect();
         let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
         let apply = ["apply", "-f", "-"];
         let said = cluster.kubectl_with(&apply, &text).await.expect("kubectl runs");
