@@ -124,8 +124,9 @@ pub(super) fn read(kinds: Kinds, kind: Kind, object: Object) -> Result<Reading, 
         Err(problems) => {
             let last =
                 status.as_ref().and_then(|status| last_accepted(status, metadata.generation));
-            let last =
-                last.and_then(|spec| parse(kinds, &id, &labels, &annotations, created, Some(spec)).ok());
+            let last = last.and_then(|spec| {
+                parse(kinds, &id, &labels, &annotations, created, Some(spec)).ok()
+            });
             Content::Bad(problems, last)
         }
     };
