@@ -232,7 +232,9 @@ async fn serve(
 }
 
 fn builder(vars: &HashMap<&'static str, OsString>) -> ClientBuilder {
-    Rulecast::from_vars(|name| vars.get(name).cloned()).expect("complete")
+    let builder = Rulecast::from_vars(|name| vars.get(name).cloned()).expect("complete");
+    // The plane here has a rule of this type alone.
+    builder.subscribe(["dubbo.apache.org/v1alpha1/ConditionRoute"])
 }
 
 /// A service-account token as far as a pod reads its own.
