@@ -10,3 +10,5 @@ mod gaps;
 mod plane;
 #[path = "pods/streams.rs"]
 mod streams;
+#[path = "pods/traits.rs"]
+mod traits;
