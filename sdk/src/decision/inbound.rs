@@ -31,7 +31,7 @@ impl Headers for HeaderMap {
 
 /// A call as the server that gets it knows it. It borrows everything and is cheap to copy.
 /// What is not said is absent for rules, and matches nothing.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[must_use]
 pub struct Inbound<'a> {
     method: Option<&'a str>,
@@ -46,25 +46,6 @@ pub struct Inbound<'a> {
     request_id: Option<&'a str>,
     extensions: &'a [(&'a str, &'a str)],
     pub(crate) draw: Option<u64>,
-}
-
-impl Default for Inbound<'_> {
-    fn default() -> Self {
-        Self {
-            method: None,
-            path: None,
-            headers: None,
-            principal: None,
-            namespace: None,
-            source_application: None,
-            ip: Text::default(),
-            port: Text::default(),
-            application: None,
-            request_id: None,
-            extensions: &[],
-            draw: None,
-        }
-    }
 }
 
 impl fmt::Debug for Inbound<'_> {
