@@ -34,7 +34,7 @@ enum Command {
     /// The plane that delivers rules
     Dds(Box<dds::Dds>),
     /// An application that holds rules and shows what it holds
-    Client(client::Client),
+    Client(Box<client::Client>),
     /// Rules of a running plane, and who obeys them
     Status(status::Status),
     /// Clients of a running plane

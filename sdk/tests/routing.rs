@@ -181,8 +181,7 @@ fn rules_are_of_those_who_serve() {
     let policies = Policies::builtin().expect("loads");
     let tags = json!([{ "name": "gray", "addresses": ["0.0.0.0:1"] }]);
     let mut everything = rule(TAG_ROUTE, json!({ "key": "shop", "tags": tags }));
-    let target = |key: &str| Some(Target { scope: Scope::Application.into(), key: key.into() });
-    everything.target = target("shop");
+    everything.target = Some(Target { scope: Scope::Application.into(), key: "shop".into() });
     let rules = RuleSet::default().with(TAG_ROUTE, [everything]);
     let kept = |consumer: &str, provider: &str| {
         let endpoint = Endpoint::new("10.0.0.1", 1).with("application", provider);

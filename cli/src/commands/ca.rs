@@ -54,7 +54,7 @@ pub(crate) struct Ca {
 #[derive(Subcommand)]
 enum CaCommand {
     /// Issue certificates until stopped
-    Run(CaOptions),
+    Run(Box<CaOptions>),
     /// Make a root and an intermediate in a new folder
     Init {
         /// The folder to make; it must not hold an authority yet
@@ -94,7 +94,7 @@ impl Ca {
     pub(crate) async fn run(self) -> Result<ExitCode> {
         match self.command {
             None => serve(self.run).await,
-            Some(CaCommand::Run(options)) => serve(options).await,
+            Some(CaCommand::Run(options)) => serve(*options).await,
             Some(CaCommand::Init { dir, trust_domain }) => {
                 rulecast_ca::init(&dir, &trust_domain)?;
                 crate::output::outln!("authority of {trust_domain} made in {}", dir.display());

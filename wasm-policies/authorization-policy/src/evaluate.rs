@@ -115,7 +115,7 @@ mod tests {
         let mut tenths = [0; 10];
         for n in 0..100_000 {
             let point = point(format!("req-{n}").as_bytes());
-            tenths[(u128::from(point) * 10 >> 64) as usize] += 1;
+            tenths[((u128::from(point) * 10) >> 64) as usize] += 1;
         }
         assert!(tenths.iter().all(|n| (9_600..10_400).contains(n)), "{tenths:?}");
     }
