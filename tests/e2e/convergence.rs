@@ -53,11 +53,16 @@ type History = BTreeMap<String, Vec<Digest>>;
 /// Follows a client and checks every state that it sees.
 async fn follow(client: Client, history: Arc<History>, stop: Arc<AtomicBool>) -> Result<usize> {
     let mut changes = client.changes();
-    let (mut at, mut revision, mut states) = (BTreeMap::new(), 0, 0);
+    let (mut at, mut revisions, mut states) = (BTreeMap::new(), BTreeMap::new(), 0);
     let mut check = |status: &Status| -> Result<()> {
         for kind in &status.kinds {
-            ensure!(kind.revision >= revision, "revision {revision} -> {}", kind.revision);
-            revision = kind.revision;
+            let before = revisions.insert(kind.type_name.clone(), kind.revision).unwrap_or(0);
+            ensure!(
+                kind.revision >= before,
+                "{}: revision {before} -> {}",
+                kind.type_name,
+                kind.revision
+            );
             for (key, digest) in &kind.rules {
                 let versions = history.get(key).with_context(|| format!("{key} never was"))?;
                 let version = versions

@@ -121,10 +121,7 @@ fn condition(errors: &mut Errors, value: &Value, path: &str) -> Option<Condition
     };
     let values = values(errors, map, path, "values");
     let not_values = self::values(errors, map, path, "notValues");
-    // An empty list says nothing either.
-    let says_nothing =
-        |field| present(map, field).is_none_or(|list| list.as_array().is_some_and(Vec::is_empty));
-    if says_nothing("values") && says_nothing("notValues") {
+    if present(map, "values").is_none() && present(map, "notValues").is_none() {
         errors.missing(
             &format!("{path}.values"),
             "write values or notValues, or leave out the whole",

@@ -163,6 +163,10 @@ impl Condition {
                 map.insert(field.into(), list.iter().map(ValueMatch::to_json).collect());
             }
         }
+        // One of them has to stand there.
+        if map.len() == 1 {
+            map.insert("values".into(), Value::Array(Vec::new()));
+        }
         Value::Object(map)
     }
 }

@@ -174,7 +174,8 @@ async fn reads_well(site: &Site) -> Result<()> {
     ensure!(spec.contains("configVersion") && spec.contains("conditions"), "{spec}");
     // As Dubbo's users write them.
     let examples = repository().join("examples/dubbo");
-    ok(&site.cluster, &["apply", "-n", "shop", "-f", &examples.to_string_lossy()]).await?;
+    site.namespace("pay").await?;
+    ok(&site.cluster, &["apply", "-f", &examples.to_string_lossy()]).await?;
     ok(
         &site.cluster,
         &["wait", "--for=condition=Programmed", "--timeout=20s", "-n", "shop", "cd", "--all"],
