@@ -11,8 +11,8 @@ use std::{
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use rulecast_api::{Code, Kinds};
 use rulecast_identity::{
-    ClientAuth, IdentityConfig, IdentityError, IdentityHandle, IdentityManager, ServeOptions,
-    TokenSource, serve_tls, tls::server_config,
+    ClientAuth, DDS_APPLICATION, Expected, IdentityConfig, IdentityError, IdentityHandle,
+    IdentityManager, SYSTEM_NAMESPACE, ServeOptions, TokenSource, serve_tls, tls::server_config,
 };
 use rulecast_runtime::{
     Readiness, Supervisor,
@@ -29,8 +29,6 @@ use crate::{
 };
 #[cfg(feature = "kubernetes")]
 use rulecast_cluster::{ElectionConfig, campaign};
-#[cfg(feature = "kubernetes")]
-use rulecast_identity::SYSTEM_NAMESPACE;
 
 use crate::{
     admin::{self, Admin},
@@ -238,7 +236,41 @@ pub async fn run(
         shutdown.clone(),
     );
 
-    // status, on the rules themselves
+    // for operators
+    let probes = http::bind(config.http).await?;
+    operators
+        .spawn("http", http::serve(probes, readiness.clone(), Arc::new(registry), drained.clone()));
+    let socket = admin::bind(&config.admin_socket)
+        .map_err(|source| AppError::Socket { path: config.admin_socket.clone(), source })?;
+    let admin = Admin::new(views.clone(), rollout.clone(), readiness.clone());
+    operators.spawn("admin", admin::serve(socket, admin, drained.clone()));
+    let stop = async |drain: Duration| {
+        readiness.block("shutdown", "draining");
+        supervisor.wait(drain + STOP).await;
+        drained.cancel();
+        operators.wait(STOP).await;
+        remove_socket(&config.admin_socket);
+    };
+
+    // for applications
+    let listener = http::bind(config.listen).await?;
+    let started = tokio::select! {
+        started = start_identity(&config) => started,
+        () = shutdown.cancelled() => {
+            stop(Duration::ZERO).await;
+            return Ok(());
+        }
+    };
+    let (identity, renewal) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            shutdown.cancel();
+            stop(Duration::ZERO).await;
+            return Err(error.into());
+        }
+    };
+
+    // status, on the rules themselves; a plane that serves nobody has nothing to say there
     #[cfg(feature = "kubernetes")]
     if let (Some(client), StoreConfig::Kubernetes { replica, .. }) = (&kube, &config.store) {
         let election = ElectionConfig::new(SYSTEM_NAMESPACE, LEASE, replica);
@@ -255,26 +287,10 @@ pub async fn run(
         supervisor.spawn("status", forever(write));
     }
 
-    // for operators
-    let probes = http::bind(config.http).await?;
-    operators
-        .spawn("http", http::serve(probes, readiness.clone(), Arc::new(registry), drained.clone()));
-    let socket = admin::bind(&config.admin_socket)
-        .map_err(|source| AppError::Socket { path: config.admin_socket.clone(), source })?;
-    let admin = Admin::new(views, rollout, readiness.clone());
-    operators.spawn("admin", admin::serve(socket, admin, drained.clone()));
-
-    // for applications
-    let listener = http::bind(config.listen).await?;
-    let identity = tokio::select! {
-        started = IdentityManager::start(identity_config(&config)) => started,
-        () = shutdown.cancelled() => return Ok(()),
-    };
-    let (identity, renewal) = identity?;
-    let stop = shutdown.clone();
+    let stopped = shutdown.clone();
     supervisor.spawn(
         "identity renewal",
-        forever(async move { stop.run_until_cancelled(renewal).await.unwrap_or_default() }),
+        forever(async move { stopped.run_until_cancelled(renewal).await.unwrap_or_default() }),
     );
     let tls = server_config(&identity, ClientAuth::Required, None)?;
     let mappings = MappingService::new(store, index, kinds);
@@ -291,12 +307,26 @@ pub async fn run(
     supervisor.spawn("streams", serve_tls(listener, tls, routes, shutdown.clone(), options));
 
     shutdown.cancelled().await;
-    readiness.block("shutdown", "draining");
-    supervisor.wait(config.drain + STOP).await;
-    drained.cancel();
-    operators.wait(STOP).await;
-    remove_socket(&config.admin_socket);
+    stop(config.drain).await;
     Ok(())
+}
+
+/// Waits for the plane's identity, and refuses another's: clients would not speak with it.
+async fn start_identity(
+    config: &DdsConfig,
+) -> Result<(IdentityHandle, impl Future<Output = ()> + Send + 'static), IdentityError> {
+    let (identity, renewal) = IdentityManager::start(identity_config(config)).await?;
+    let spiffe = identity.current().spiffe.clone();
+    if Expected::dds().check(&spiffe).is_err() {
+        return Err(IdentityError::new(
+            Code::OtherApplication,
+            format!(
+                "the credential is of {spiffe}; a plane needs one of {DDS_APPLICATION} in \
+                 {SYSTEM_NAMESPACE}"
+            ),
+        ));
+    }
+    Ok((identity, renewal))
 }
 
 fn identity_config(config: &DdsConfig) -> IdentityConfig {

@@ -7,14 +7,20 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use k8s_openapi::{ByteString, api::core::v1::Secret};
-use kube::{Api, Client, api::PostParams};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+};
 use rulecast_api::Code;
 use sha2::{Digest as _, Sha256};
 use tracing::{info, warn};
 use zeroize::Zeroizing;
 
-use super::{FIELD_MANAGER, MANAGED_BY, api_error, in_time};
+use super::{FIELD_MANAGER, MANAGED_BY, api_error, bundles, in_time};
 use crate::{
     Authority, CaError,
     authority::parts::{ABOUT, INTERMEDIATE, Parts, ROOT, ROOT_KEY, Where},
@@ -36,6 +42,7 @@ const REMEDY: &str = "restore the Secret from a backup; only where no certificat
 #[derive(Clone, Debug)]
 pub struct AuthoritySecret {
     api: Api<Secret>,
+    bundles: Api<ConfigMap>,
     namespace: String,
     name: String,
     trust_domain: String,
@@ -49,7 +56,8 @@ impl AuthoritySecret {
     /// The Secret `name` in `namespace`, of an authority for `trust_domain`.
     pub fn new(client: Client, namespace: &str, name: &str, trust_domain: &str) -> Self {
         Self {
-            api: Api::namespaced(client, namespace),
+            api: Api::namespaced(client.clone(), namespace),
+            bundles: Api::namespaced(client, namespace),
             namespace: namespace.into(),
             name: name.into(),
             trust_domain: trust_domain.into(),
@@ -62,7 +70,8 @@ impl AuthoritySecret {
         format!("Secret {}/{}", self.namespace, self.name)
     }
 
-    /// Opens the authority, and makes it first when there is no Secret. An
+    /// Opens the authority, and makes it first when there is no Secret and no root is
+    /// published yet. An
     /// intermediate past half of its time is renewed if that can be done.
     ///
     /// [`Code::AuthorityUnreachable`]: the API server does not answer, or does not
@@ -76,6 +85,19 @@ impl AuthoritySecret {
                         return Ok(authority);
                     }
                 }
+                None if self.is_trusted().await? => {
+                    // Another replica may have made the Secret, and published it, meanwhile.
+                    if self.get().await?.is_none() {
+                        return Err(CaError::authority(format!(
+                            "{} is gone, and ConfigMap {}/{} still publishes its roots; no new \
+                             root is made, since nobody would trust it: restore the Secret from a \
+                             backup, or delete the ConfigMap to begin anew",
+                            self.text(),
+                            self.namespace,
+                            bundles::CONFIG_MAP,
+                        )));
+                    }
+                }
                 None => {
                     if let Some(authority) = self.make().await? {
                         return Ok(authority);
@@ -84,6 +106,19 @@ impl AuthoritySecret {
             }
         }
         Err(self.contended())
+    }
+
+    /// Whether roots are published where the authority runs.
+    async fn is_trusted(&self) -> Result<bool, CaError> {
+        // Listed, since that is what the authority may do with it anyway.
+        let only = ListParams::default().fields(&format!("metadata.name={}", bundles::CONFIG_MAP));
+        let maps = in_time(CALL, self.bundles.list(&only)).await.map_err(|e| {
+            let what = format!("ConfigMap {}/{}", self.namespace, bundles::CONFIG_MAP);
+            api_error(&format!("{what} cannot be read"), &e)
+        })?;
+        let has_roots =
+            |map: &ConfigMap| map.data.as_ref().is_some_and(|d| d.contains_key(bundles::ROOTS));
+        Ok(maps.iter().any(has_roots))
     }
 
     /// What is in the Secret now, if that is something else than `held`. A Secret

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kube::config::{AuthInfo, Kubeconfig};
+use kube::config::{AuthInfo, Kubeconfig, KubeconfigError};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use crate::{ClusterConfig, ClusterError};
@@ -197,7 +197,7 @@ fn load_kubeconfig(paths: &[PathBuf], context: Option<&str>) -> Result<Loaded, C
     let mut files: Vec<_> = paths.iter().map(|path| FileText::read(path)).collect();
     let mut merged = Kubeconfig::default();
     for path in paths {
-        let one = Kubeconfig::read_from(path).map_err(|e| unusable(e.to_string()))?;
+        let one = Kubeconfig::read_from(path).map_err(|e| unusable(unread(&e, path)))?;
         merged = merged.merge(one).map_err(|e| unusable(e.to_string()))?;
     }
     // What the chosen context does not use may be broken or absent without harm.
@@ -246,6 +246,19 @@ fn load_kubeconfig(paths: &[PathBuf], context: Option<&str>) -> Result<Loaded, C
         config.auth_info.token_file = None;
     }
     Ok(Loaded { config, files })
+}
+
+/// Why a kubeconfig is not read. The parser quotes what it stumbled over, and that may be a
+/// secret: of a text that is no kubeconfig only that is said.
+fn unread(error: &KubeconfigError, path: &Path) -> String {
+    match error {
+        KubeconfigError::Parse(_) => format!(
+            "{} is no kubeconfig; see what `kubectl config view --kubeconfig {}` says",
+            path.display(),
+            path.display()
+        ),
+        error => error.to_string(),
+    }
 }
 
 fn contexts(kubeconfig: &Kubeconfig) -> String {

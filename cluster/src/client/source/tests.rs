@@ -86,6 +86,12 @@ fn what_is_wrong_with_a_kubeconfig_is_said() {
     fs::write(folder.path().join("kubeconfig"), "clusters: 7").expect("written");
     let why = refused(load(&folder, Some("good")));
     assert!(why.contains("kubeconfig: "), "{why}");
+    // What it is instead may be secret.
+    for text in ["users: [{name: a, user: {token: s3cret", "eyJs3cret.s3cret.s3cret", "- s3cret"] {
+        fs::write(folder.path().join("kubeconfig"), text).expect("written");
+        let why = refused(load(&folder, Some("good")));
+        assert!(why.contains("is no kubeconfig") && !why.contains("s3cret"), "{why}");
+    }
     fs::remove_file(folder.path().join("kubeconfig")).expect("removed");
     let why = refused(load(&folder, Some("good")));
     assert!(why.contains("No such file"), "{why}");

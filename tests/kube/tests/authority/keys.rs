@@ -2,8 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use k8s_openapi::{ByteString, api::core::v1::Secret};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rulecast_api::Code;
 use rulecast_ca::{Authority, authority::Parts, kubernetes::keys::AuthoritySecret};
@@ -251,6 +257,24 @@ async fn a_secret_that_is_gone_ends_nothing_and_is_not_made_anew() {
     write_aged(&site, DAY * 300).await;
     let other = secret.look(&held).await.expect("an answer").expect("another one");
     assert_ne!(other.bundle().roots(), held.bundle().roots());
+}
+
+#[tokio::test]
+async fn without_its_secret_no_new_root_is_made_beside_the_one_that_is_trusted() {
+    let site = Site::new().await;
+    let maps: Api<ConfigMap> = Api::namespaced(site.cluster.client(), &site.namespace);
+    let mut map = ConfigMap::default();
+    map.metadata.name = Some("rulecast-trust-bundle".into());
+    map.data = Some([("ca.crt".into(), "roots".into())].into());
+    maps.create(&PostParams::default(), &map).await.expect("made");
+
+    let error = secret(&site).await.open().await.expect_err("refused");
+    assert_eq!(error.code(), Code::AuthorityInvalid, "{error}");
+    assert!(error.to_string().contains("delete the ConfigMap to begin anew"), "{error}");
+    assert!(site.secrets().get_opt(SECRET).await.expect("read").is_none(), "none was made");
+
+    maps.delete("rulecast-trust-bundle", &DeleteParams::default()).await.expect("deleted");
+    secret(&site).await.open().await.expect("made now");
 }
 
 #[tokio::test]
