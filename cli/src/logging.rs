@@ -8,7 +8,7 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 /// How to log.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What to log: a level, or `target=level,…` [default: info; demo, eval and queries: error]
+    /// What to log: a level, or `target=level,…` [default: info; client: warn; demo, eval and queries: error]
     #[arg(long, global = true, env = "RULECAST_LOG", value_name = "FILTER")]
     log: Option<String>,
     /// How to write it
@@ -24,8 +24,15 @@ enum Format {
 
 /// Starts logging for the process.
 pub(crate) fn start(options: &Options) -> Result<()> {
-    let service = std::env::args().any(|arg| arg == "ca" || arg == "dds");
-    let default = if service { "info" } else { "error" };
+    // Services tell what they do; a client that waits, why.
+    let is = |names: &[&str]| std::env::args().any(|arg| names.contains(&arg.as_str()));
+    let default = if is(&["ca", "dds"]) {
+        "info"
+    } else if is(&["client"]) {
+        "warn"
+    } else {
+        "error"
+    };
     let filter = options.log.as_deref().unwrap_or(default);
     let filter = EnvFilter::try_new(filter).with_context(|| {
         format!("RC0701: --log \"{filter}\": write for example info or rulecast_dds=debug")
