@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
+use rulecast_identity::IdentityHandle;
 use tokio::sync::watch;
 
 mod builder;
@@ -17,8 +18,10 @@ pub use builder::{ClientBuilder, Startup, TYPES, Tuning};
 pub use error::ConnectError;
 
 use crate::{
+    breaker::Attempt,
     decision::{
-        Authorization, Decision, EffectiveParameters, Explanation, Inbound, Request, TlsMode,
+        Admission, Authorization, Decision, EffectiveParameters, Explanation, Inbound, Request,
+        TlsMode,
     },
     endpoints::{EndpointSet, Params},
     status::Status,
@@ -82,6 +85,29 @@ impl Client {
     /// Takes no lock; and of a call that is allowed, allocates nothing.
     pub fn authorize(&self, call: &Inbound<'_>) -> Authorization {
         self.shared.authorize(call)
+    }
+
+    /// Decides whether a call that came in is taken now, by the RateLimits for this application,
+    /// and counts it. A rule at fault refuses nothing.
+    pub fn admit(&self, _call: &Inbound<'_>) -> Admission {
+        Admission::default()
+    }
+
+    /// Begins a call to an endpoint, one that [`route`](Self::route) left. `None`: its circuit
+    /// breaker has opened meanwhile, or lets no more calls through to try; choose another.
+    pub fn attempt(
+        &self,
+        _service: &str,
+        _endpoints: &EndpointSet,
+        _endpoint: u32,
+    ) -> Option<Attempt> {
+        Some(Attempt::unwatched())
+    }
+
+    /// The certificate, key and trust bundle of this process, replaced as they are renewed.
+    /// `None` before the first certificate.
+    pub fn identity(&self) -> Option<IdentityHandle> {
+        self.shared.identity.load_full().map(|handle| IdentityHandle::clone(&handle))
     }
 
     /// How connections at a port are to be taken, by the AuthenticationPolicies for this

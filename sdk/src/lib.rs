@@ -27,22 +27,28 @@
 //!
 //! In Kubernetes the surroundings say where everything is: [`Rulecast::from_env`].
 
+pub mod breaker;
+pub mod channel;
 pub mod client;
 pub mod decision;
 pub mod disk;
 pub mod endpoints;
 pub mod env;
 pub mod host;
+pub mod layer;
+pub mod metrics;
 pub mod observe;
 pub mod snapshot;
 pub mod status;
+pub mod tls;
 #[cfg(feature = "vectors")]
 pub mod vector;
 
+pub use breaker::Attempt;
 pub use client::{Client, ClientBuilder, ConnectError, Startup, Tuning};
 pub use decision::{
-    Authorization, Decision, EffectiveParameters, Explanation, Headers, Inbound, Policies, Reason,
-    Request, TlsMode,
+    Admission, Authorization, Decision, EffectiveParameters, Explanation, Headers, Inbound,
+    Policies, Reason, Request, TlsMode,
 };
 pub use endpoints::{Endpoint, EndpointSet, Params};
 pub use env::Rulecast;

@@ -15,7 +15,8 @@ use crate::test::{cargo, succeeds};
 pub(crate) const SERVER: &str = "RULECAST_TEST_KUBE";
 
 /// What turns the tests on that need it.
-pub(crate) const FEATURES: &str = "rulecast-kube-tests/kube,rulecast/kube-tests";
+pub(crate) const FEATURES: &str =
+    "rulecast-kube-tests/kube,rulecast/kube-tests,rulecast-sdk/reqwest";
 
 const PROGRAM: &str = "test-kube";
 

@@ -22,7 +22,8 @@ pub(crate) fn run(root: &Path, factor: u64) -> Result<()> {
     let times = |n: u64| n.saturating_mul(factor).to_string();
     let status = Command::new(env!("CARGO"))
         .current_dir(root)
-        .args(["test", "--workspace", "--no-fail-fast", "--quiet", "--features", kube::FEATURES])
+        .args(["test", "--workspace", "--exclude", "rulecast-bench", "--no-fail-fast", "--quiet"])
+        .args(["--features", kube::FEATURES])
         .env("PROPTEST_CASES", times(PROPERTIES))
         .env("CASES", times(MODEL))
         .env("SEEDS", times(SEEDS))

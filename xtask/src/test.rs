@@ -53,7 +53,8 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     // With the programs that the end-to-end tests start: cargo builds those of a package
     // before its tests.
     let mut build = cargo(root);
-    let everything = ["--workspace", "--features", kube::FEATURES];
+    // The benchmarks have no tests, and bring large peers.
+    let everything = ["--workspace", "--exclude", "rulecast-bench", "--features", kube::FEATURES];
     build.args(run).args(everything).arg("--no-run");
     let mut counts = None;
     if steps.command("build", &mut build)?.passed {

@@ -215,6 +215,7 @@ impl Runner {
                 return Err(reason);
             }
         };
+        self.shared.identity.store(Some(Arc::new(handle.clone())));
         let id = handle.current().spiffe.clone();
         self.restore(&id).await;
         self.note_owner(&id).await;

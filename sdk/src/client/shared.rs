@@ -7,8 +7,9 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use rulecast_api::{Code, Digest, SpiffeId, proto::rules::v1::Rule};
+use rulecast_identity::IdentityHandle;
 use tokio::{sync::watch, task};
 
 use super::{ClientBuilder, ConnectError, Startup};
@@ -95,6 +96,8 @@ pub(super) struct Shared {
     /// Whose rules are held.
     owner: Mutex<Option<SpiffeId>>,
     parameters: ArcSwap<Known>,
+    /// Of this process; none before the first certificate.
+    pub(super) identity: ArcSwapOption<IdentityHandle>,
 }
 
 /// Parameters that were asked for before, by the rules of which they are.
@@ -140,6 +143,7 @@ impl Shared {
             status: watch::Sender::new(status),
             owner: Mutex::new(None),
             parameters: ArcSwap::default(),
+            identity: ArcSwapOption::empty(),
         }
     }
 

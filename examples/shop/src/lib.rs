@@ -1,0 +1,1 @@
+//! A small shop whose calls Rulecast governs: a gateway, orders and stock.

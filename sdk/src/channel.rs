@@ -1,0 +1,1 @@
+//! Calls that are routed, balanced, tried again and watched as rules say.

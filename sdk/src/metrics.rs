@@ -1,0 +1,1 @@
+//! What a client counts of its decisions.

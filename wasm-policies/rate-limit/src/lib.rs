@@ -1,0 +1,1 @@
+//! RateLimit as a Rulecast policy: how many calls a server takes.
