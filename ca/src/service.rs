@@ -469,7 +469,7 @@ mod tests {
         for (key, value) in entries {
             metadata.append(*key, value.parse().expect("ASCII"));
         }
-        let peer = Peer { address: ([127, 0, 0, 1], 1).into(), identity: None };
+        let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
         let attestor = Attestor::JoinTokens(Tokens::new("tokens"));
         match credential(&metadata, &peer, &attestor, Wire::Rulecast) {
             Ok(_) => panic!("accepted"),

@@ -4,7 +4,7 @@ use std::{
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -13,15 +13,15 @@ use hyper_util::rt::TokioIo;
 use rulecast_api::Code;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
-    net::TcpStream,
-    time::timeout,
-};
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
+use tokio_rustls::{TlsConnector, TlsStream};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::{IdentityError, error::Chain};
+use crate::{
+    IdentityError,
+    error::Chain,
+    stream::{Stream, explain},
+};
 
 /// Times of a connection.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ pub fn channel(
     options: &ConnectOptions,
 ) -> Result<Channel, IdentityError> {
     let endpoint = endpoint(address, options)?;
-    Ok(endpoint.connect_with_connector_lazy(connector(tls, options)))
+    Ok(endpoint.connect_with_connector_lazy(Connector::tls(tls, options)))
 }
 
 /// As [`channel`], connected when it returns. A refusal by the server has its
@@ -69,7 +69,7 @@ pub async fn connect(
     options: &ConnectOptions,
 ) -> Result<Channel, IdentityError> {
     let endpoint = endpoint(address, options)?;
-    endpoint.connect_with_connector(connector(tls, options)).await.map_err(|error| {
+    endpoint.connect_with_connector(Connector::tls(tls, options)).await.map_err(|error| {
         IdentityError::find(&error).unwrap_or_else(|| {
             IdentityError::new(
                 Code::PlaneUnreachable,
@@ -99,28 +99,48 @@ fn endpoint(address: &str, options: &ConnectOptions) -> Result<Endpoint, Identit
         .keep_alive_while_idle(true))
 }
 
-type Opening = Pin<Box<dyn Future<Output = io::Result<TokioIo<TlsIo>>> + Send>>;
+type Opening = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
 
-fn connector(
-    tls: Arc<ClientConfig>,
-    options: &ConnectOptions,
-) -> impl tower::Service<Uri, Response = TokioIo<TlsIo>, Error = io::Error, Future = Opening>
-+ Send
-+ use<> {
-    let connect_timeout = options.connect_timeout;
-    tower::service_fn(move |uri: Uri| {
-        let tls = TlsConnector::from(tls.clone());
-        let opened = async move {
-            timeout(connect_timeout, open(tls, uri))
-                .await
-                .map_err(io::Error::from)?
-                .map(TokioIo::new)
-        };
-        Box::pin(opened) as Opening
-    })
+/// Opens connections, over TLS or in the clear: for
+/// [`Endpoint::connect_with_connector_lazy`], with a TLS configuration for HTTP/2 only, and for
+/// the client of hyper-util. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    tls: Option<Arc<ClientConfig>>,
+    connect_timeout: Duration,
 }
 
-async fn open(tls: TlsConnector, uri: Uri) -> io::Result<TlsIo> {
+impl Connector {
+    /// Over TLS. Of `options` it uses the time for connecting.
+    pub fn tls(config: Arc<ClientConfig>, options: &ConnectOptions) -> Self {
+        Self { tls: Some(config), connect_timeout: options.connect_timeout }
+    }
+
+    /// In the clear.
+    pub fn plaintext(options: &ConnectOptions) -> Self {
+        Self { tls: None, connect_timeout: options.connect_timeout }
+    }
+}
+
+impl tower::Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = io::Error;
+    type Future = Opening;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Opening {
+        let Self { tls, connect_timeout } = self.clone();
+        Box::pin(async move {
+            let opened = timeout(connect_timeout, open(tls, uri)).await;
+            opened.map_err(io::Error::from)?.map(TokioIo::new)
+        })
+    }
+}
+
+async fn open(tls: Option<Arc<ClientConfig>>, uri: Uri) -> io::Result<Stream> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
     let host = uri.host().ok_or_else(invalid)?;
     let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
@@ -128,65 +148,22 @@ async fn open(tls: TlsConnector, uri: Uri) -> io::Result<TlsIo> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| invalid())?;
     let tcp = TcpStream::connect((host, port)).await?;
     tcp.set_nodelay(true)?;
-    let tls = tls.connect(name, tcp).await.map_err(explain)?;
-    let mut stream = TlsIo { tls, first: Vec::new() };
+    let Some(tls) = tls else { return Ok(tcp.into()) };
+    let tls = TlsConnector::from(tls).connect(name, tcp).await.map_err(explain)?;
+    let mut stream = Stream::from(TlsStream::from(tls));
+    // HTTP/1.1 waits for us to speak first.
+    if stream.protocol() != Some(b"h2") {
+        return Ok(stream);
+    }
     // In TLS 1.3 our side is done before the server has looked at our certificate.
     let mut first = vec![0; 4096];
-    if let Ok(read) = timeout(FIRST_BYTES, stream.tls.read(&mut first)).await {
-        let len = read.map_err(explain)?;
+    if let Ok(read) = timeout(FIRST_BYTES, stream.read(&mut first)).await {
+        let len = read?;
         if len == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         first.truncate(len);
-        stream.first = first;
+        stream.unread(first);
     }
     Ok(stream)
-}
-
-/// Puts our error in the place of TLS's where it says something of identities.
-fn explain(error: io::Error) -> io::Error {
-    match IdentityError::find(&error) {
-        Some(found) => io::Error::new(error.kind(), found),
-        None => error,
-    }
-}
-
-/// A TLS stream that gives bytes again that were read ahead, and explains alerts.
-pub(crate) struct TlsIo {
-    tls: TlsStream<TcpStream>,
-    first: Vec<u8>,
-}
-
-impl AsyncRead for TlsIo {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if !self.first.is_empty() {
-            let len = self.first.len().min(buf.remaining());
-            buf.put_slice(&self.first[..len]);
-            self.first.drain(..len);
-            return Poll::Ready(Ok(()));
-        }
-        Poll::Ready(ready!(Pin::new(&mut self.tls).poll_read(cx, buf)).map_err(explain))
-    }
-}
-
-impl AsyncWrite for TlsIo {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tls).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tls).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tls).poll_shutdown(cx)
-    }
 }

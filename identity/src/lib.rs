@@ -18,13 +18,14 @@ pub mod manager;
 pub mod peer;
 pub mod serve;
 pub mod state;
+pub mod stream;
 pub mod svid;
 pub mod tls;
 pub mod token;
 
 pub use bundle::TrustBundle;
 pub use client::IdentityClient;
-pub use connect::{ConnectOptions, channel, connect};
+pub use connect::{ConnectOptions, Connector, channel, connect};
 pub use credential::{Credential, KubernetesCredential, TokenSource};
 pub use error::IdentityError;
 pub use facts::{AttestedFacts, PodFacts};
@@ -32,7 +33,8 @@ pub use keys::PrivateKey;
 pub use manager::{IdentityConfig, IdentityManager, IdentityStatus};
 pub use peer::PeerIdentity;
 pub use serve::{Peer, ServeOptions, serve_tls};
-pub use svid::{IdentityHandle, IdentityUpdater, Svid};
+pub use stream::Stream;
+pub use svid::{IdentityHandle, IdentitySource, IdentityUpdater, Svid};
 pub use tls::{ClientAuth, Expected};
 pub use token::JoinToken;
 

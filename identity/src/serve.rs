@@ -1,37 +1,38 @@
-//! A TLS listener in front of gRPC services.
+//! A listener in front of HTTP services, over TLS, in the clear, or both.
 
 use std::{
-    convert::Infallible, error::Error as StdError, io, net::SocketAddr, pin::pin, sync::Arc,
-    time::Duration,
+    convert::Infallible, error::Error as StdError, io, net::SocketAddr, sync::Arc, time::Duration,
 };
 
 use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-    service::TowerToHyperService,
-};
+pub use hyper::body::Incoming;
 use rustls::ServerConfig;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt as _};
 
-use crate::{PeerIdentity, error::Chain};
+mod accept;
+mod connection;
+mod gate;
+
+pub use accept::{Acceptor, Refused};
+pub use gate::{Event, Gate, Takes};
+
+use crate::PeerIdentity;
+use connection::Versions;
 
 /// Limits of a listener.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// How long a TLS handshake may take. Default 10 s.
+    /// How long a connection may say nothing at its beginning, and how long a TLS handshake
+    /// may take. Default 10 s.
     pub handshake_timeout: Duration,
-    /// Handshakes at a time; more wait in the listener's queue. Default 256.
+    /// TLS handshakes at a time; more wait. Default 256.
     pub handshakes: usize,
     /// Open connections; more wait in the listener's queue. Default 20,000.
     pub connections: usize,
@@ -41,7 +42,8 @@ pub struct ServeOptions {
     pub keep_alive_interval: Duration,
     /// And closed when it does not answer for this long. Default 10 s.
     pub keep_alive_timeout: Duration,
-    /// How long open calls may go on after shutdown. Default 5 s.
+    /// How long open calls may go on after shutdown, or when connections of their kind are
+    /// taken no more. Default 5 s.
     pub drain: Duration,
 }
 
@@ -59,18 +61,54 @@ impl Default for ServeOptions {
     }
 }
 
-/// Who is at the other end: in the extensions of every request.
+/// Who is at the other end: in the extensions of every request. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
     /// Its verified certificate, if it showed one.
     pub identity: Option<Arc<PeerIdentity>>,
+    principal: Option<Arc<str>>,
+    local: Option<SocketAddr>,
+}
+
+impl Peer {
+    /// Of an address, and of a certificate that was verified.
+    pub fn new(address: SocketAddr, identity: Option<Arc<PeerIdentity>>) -> Self {
+        let principal = identity.as_ref().map(|identity| identity.spiffe.to_string().into());
+        Self { address, identity, principal, local: None }
+    }
+
+    /// With the address that it connected to.
+    #[must_use]
+    pub fn at(self, local: SocketAddr) -> Self {
+        Self { local: Some(local), ..self }
+    }
+
+    /// Its proven SPIFFE ID as text, with `spiffe://`; `None` without a certificate.
+    pub fn principal(&self) -> Option<&str> {
+        self.principal.as_deref()
+    }
+
+    /// The namespace in its proven identity.
+    pub fn namespace(&self) -> Option<&str> {
+        self.identity.as_ref().map(|identity| &*identity.spiffe.namespace)
+    }
+
+    /// The application or service account in its proven identity.
+    pub fn application(&self) -> Option<&str> {
+        self.identity.as_ref().map(|identity| identity.spiffe.workload.name())
+    }
+
+    /// The address that it connected to, if that is known.
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.local
+    }
 }
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Serves HTTP/2 over TLS until `shutdown`, then lets open calls finish for
+/// Serves gRPC, HTTP/2 over TLS, until `shutdown`, then lets open calls finish for
 /// `options.drain` and cuts the rest. Each request carries a [`Peer`] in its
 /// extensions. Returns early only when the listener is beyond repair.
 pub async fn serve_tls<S, B>(
@@ -82,30 +120,73 @@ pub async fn serve_tls<S, B>(
 ) -> io::Result<()>
 where
     S: Service<Request<tonic::body::Body>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + Sync + 'static,
+    S: Clone + Send + 'static,
     S::Future: Send,
     B: http_body::Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let acceptor = TlsAcceptor::from(tls);
-    let handshakes = Arc::new(Semaphore::new(options.handshakes));
+    let acceptor = Acceptor::new(tls, Takes::Tls, &options);
+    let service =
+        service.map_request(|request: Request<Incoming>| request.map(tonic::body::Body::new));
+    run(listener, acceptor, service, Versions::Two, shutdown, options).await
+}
+
+/// Serves HTTP/2 and HTTP/1.1, with what `acceptor` takes, until `shutdown`; then lets open
+/// calls finish for `options.drain` and cuts the rest. The same goes for a connection when
+/// those of its kind are taken no more. Each request carries a [`Peer`] in its extensions.
+/// Returns early only when the listener is beyond repair.
+pub async fn serve<G, S, B>(
+    listener: TcpListener,
+    acceptor: Acceptor<G>,
+    service: S,
+    shutdown: CancellationToken,
+    options: ServeOptions,
+) -> io::Result<()>
+where
+    G: Gate,
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    run(listener, acceptor, service, Versions::OneAndTwo, shutdown, options).await
+}
+
+async fn run<G, S, B>(
+    listener: TcpListener,
+    acceptor: Acceptor<G>,
+    service: S,
+    versions: Versions,
+    shutdown: CancellationToken,
+    options: ServeOptions,
+) -> io::Result<()>
+where
+    G: Gate,
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
     let places = Arc::new(Semaphore::new(options.connections));
     let mut connections = JoinSet::new();
     loop {
         let next = async {
-            // Neither semaphore is ever closed.
+            // The semaphore is never closed.
             let place = places.clone().acquire_owned().await.ok();
-            let handshake = handshakes.clone().acquire_owned().await.ok();
-            (place, handshake, listener.accept().await)
+            (place, listener.accept().await)
         };
-        let (place, handshake, accepted) = tokio::select! {
+        let (place, accepted) = tokio::select! {
             () = shutdown.cancelled() => break,
             Some(_) = connections.join_next() => continue,
             next = next => next,
         };
-        let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
+        let tcp = match accepted {
+            Ok((tcp, _)) => tcp,
             Err(error) if is_of_one_connection(&error) => continue,
             Err(error) => {
                 // Out of file descriptors, most likely: others end meanwhile.
@@ -120,12 +201,12 @@ where
             let _place = place;
             let accepted = tokio::select! {
                 () = shutdown.cancelled() => return,
-                accepted = handshake_with(&acceptor, stream, address, &options) => accepted,
+                accepted = acceptor.accept(tcp) => accepted,
             };
-            drop(handshake);
-            if let Some((stream, peer)) = accepted {
-                serve_connection(stream, peer, service, &shutdown, &options).await;
-            }
+            // What was refused is in the log.
+            let Ok((stream, peer)) = accepted else { return };
+            let gate = acceptor.gate();
+            connection::serve(stream, peer, service, versions, gate, &shutdown, &options).await;
         });
     }
     drop(listener);
@@ -146,86 +227,4 @@ fn is_of_one_connection(error: &io::Error) -> bool {
             | io::ErrorKind::ConnectionRefused
             | io::ErrorKind::Interrupted
     )
-}
-
-/// `None`: refused, and logged.
-async fn handshake_with(
-    acceptor: &TlsAcceptor,
-    stream: TcpStream,
-    address: SocketAddr,
-    options: &ServeOptions,
-) -> Option<(TlsStream<TcpStream>, Peer)> {
-    let _ = stream.set_nodelay(true);
-    let accept = acceptor.accept(stream).into_fallible();
-    let stream = match timeout(options.handshake_timeout, accept).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err((error, stream))) => {
-            tracing::info!(%address, error = %Chain(&error), "TLS handshake refused");
-            linger(stream).await;
-            return None;
-        }
-        Err(_) => {
-            tracing::info!(%address, "TLS handshake took too long");
-            return None;
-        }
-    };
-    let leaf = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let identity = match leaf.map(|leaf| PeerIdentity::from_der(leaf)).transpose() {
-        Ok(identity) => identity.map(Arc::new),
-        Err(error) => {
-            tracing::warn!(%address, %error, "verified certificate cannot be read");
-            return None;
-        }
-    };
-    Some((stream, Peer { address, identity }))
-}
-
-/// Closes so that the peer can read the alert: a socket closed with unread data
-/// in it resets the connection, and the alert may be lost with it.
-async fn linger(mut stream: TcpStream) {
-    let _ = stream.shutdown().await;
-    let mut waste = [0; 1024];
-    let drain = async { while matches!(stream.read(&mut waste).await, Ok(n) if n > 0) {} };
-    let _ = timeout(Duration::from_millis(500), drain).await;
-}
-
-async fn serve_connection<S, B>(
-    stream: TlsStream<TcpStream>,
-    peer: Peer,
-    service: S,
-    shutdown: &CancellationToken,
-    options: &ServeOptions,
-) where
-    S: Service<Request<tonic::body::Body>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + Sync + 'static,
-    S::Future: Send,
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
-    let address = peer.address;
-    let service = TowerToHyperService::new(tower::service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(tonic::body::Body::new);
-        request.extensions_mut().insert(peer.clone());
-        service.clone().oneshot(request)
-    }));
-    let mut builder = auto::Builder::new(TokioExecutor::new()).http2_only();
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(options.keep_alive_interval)
-        .keep_alive_timeout(options.keep_alive_timeout)
-        .max_concurrent_streams(options.streams)
-        .max_header_list_size(16 * 1024);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%address, %error, "connection ended");
-    }
 }

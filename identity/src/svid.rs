@@ -1,6 +1,6 @@
 //! The current certificate of a workload, and handles to it.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{fmt, sync::Arc, time::SystemTime};
 
 use rulecast_api::{Code, SpiffeId};
 use rustls::{
@@ -34,8 +34,8 @@ pub struct Svid {
     certified: Arc<CertifiedKey>,
 }
 
-impl std::fmt::Debug for Svid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Svid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Svid")
             .field("spiffe", &self.spiffe.to_string())
             .field("not_after", &self.not_after)
@@ -147,15 +147,44 @@ impl IdentityUpdater {
     }
 }
 
-impl ResolvesServerCert for IdentityHandle {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current().certified_key())
+/// Where TLS configurations take the identity from, at every handshake.
+pub trait IdentitySource: fmt::Debug + Send + Sync + 'static {
+    /// The current certificate, key and bundle; `None` before the first.
+    fn svid(&self) -> Option<Arc<Svid>>;
+}
+
+impl IdentitySource for IdentityHandle {
+    fn svid(&self) -> Option<Arc<Svid>> {
+        Some(self.current())
     }
 }
 
-impl ResolvesClientCert for IdentityHandle {
+/// What a source gives, for rustls.
+#[derive(Clone, Debug)]
+pub(crate) struct Current(pub(crate) Arc<dyn IdentitySource>);
+
+impl Current {
+    /// The current bundle; [`Code::CredentialMissing`] before the first certificate.
+    pub(crate) fn bundle(&self) -> Result<Arc<TrustBundle>, IdentityError> {
+        self.0.svid().map(|svid| svid.bundle.clone()).ok_or_else(|| {
+            IdentityError::new(
+                Code::CredentialMissing,
+                "this process has no certificate yet; it gets one as soon as rulecast-ca \
+                 answers, its status says what is in the way",
+            )
+        })
+    }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.svid().map(|svid| svid.certified_key())
+    }
+}
+
+impl ResolvesClientCert for Current {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.current().certified_key())
+        self.0.svid().map(|svid| svid.certified_key())
     }
 
     fn has_certs(&self) -> bool {

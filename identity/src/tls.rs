@@ -1,6 +1,6 @@
 //! TLS configurations in which both sides are known by their SPIFFE names.
 //!
-//! Configurations read the identity handle at every handshake: new
+//! Configurations ask for the identity at every handshake: new
 //! certificates and new roots take effect with the next connection, without a
 //! new configuration. Sessions are never resumed, because a resumed session
 //! would skip the verification. DNS names mean nothing here.
@@ -29,8 +29,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
 
 use crate::{
-    CA_APPLICATION, DDS_APPLICATION, IdentityError, IdentityHandle, PeerIdentity, SYSTEM_NAMESPACE,
-    TrustBundle, error::Chain, peer::fingerprint,
+    CA_APPLICATION, DDS_APPLICATION, IdentityError, IdentitySource, PeerIdentity, SYSTEM_NAMESPACE,
+    TrustBundle, error::Chain, peer::fingerprint, svid::Current,
 };
 
 /// The cryptography of all of Rulecast.
@@ -207,16 +207,17 @@ pub type RefusalHook = Arc<dyn Fn(&IdentityError) + Send + Sync>;
 
 /// A server's configuration over its identity: HTTP/2, TLS 1.3 or 1.2.
 pub fn server_config(
-    identity: &IdentityHandle,
+    identity: &(impl IdentitySource + Clone),
     clients: ClientAuth,
     refused: Option<RefusalHook>,
 ) -> Result<Arc<ServerConfig>, IdentityError> {
+    let identity = Current(Arc::new(identity.clone()));
     let verifier = ClientVerifier { identity: identity.clone(), clients, refused };
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(unusable)?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(identity.clone()));
+        .with_cert_resolver(Arc::new(identity));
     config.alpn_protocols = vec![b"h2".to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -226,16 +227,17 @@ pub fn server_config(
 /// A client's configuration over its identity: shows its certificate, and wants
 /// `expected` of its own trust domain at the other end.
 pub fn client_config(
-    identity: &IdentityHandle,
+    identity: &(impl IdentitySource + Clone),
     expected: Expected,
 ) -> Result<Arc<ClientConfig>, IdentityError> {
+    let identity = Current(Arc::new(identity.clone()));
     let verifier = ServerVerifier { trust: Trust::Current(identity.clone()), expected };
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(unusable)?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_client_cert_resolver(Arc::new(identity.clone()));
+        .with_client_cert_resolver(Arc::new(identity));
     finish(&mut config);
     Ok(Arc::new(config))
 }
@@ -297,7 +299,7 @@ fn unusable(error: rustls::Error) -> IdentityError {
 }
 
 struct ClientVerifier {
-    identity: IdentityHandle,
+    identity: Current,
     clients: ClientAuth,
     refused: Option<RefusalHook>,
 }
@@ -323,13 +325,15 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let bundle = self.identity.bundle();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
         let grace = match self.clients {
             ClientAuth::Required => Duration::ZERO,
             ClientAuth::Optional { grace } => grace,
         };
-        match verify_client_with_grace(end_entity, intermediates, &bundle, now, grace) {
+        let verified = self.identity.bundle().and_then(|bundle| {
+            verify_client_with_grace(end_entity, intermediates, &bundle, now, grace)
+        });
+        match verified {
             Ok(_) => Ok(ClientCertVerified::assertion()),
             Err(error) => {
                 if let Some(refused) = &self.refused {
@@ -373,7 +377,7 @@ impl ClientCertVerifier for ClientVerifier {
 
 #[derive(Debug)]
 enum Trust {
-    Current(IdentityHandle),
+    Current(Current),
     Pinned { trust_domain: String, root_fingerprint: [u8; 32] },
     Roots { roots: Vec<CertificateDer<'static>>, met: MetDomain },
 }
@@ -391,7 +395,7 @@ impl ServerVerifier {
         presented: &[CertificateDer<'_>],
     ) -> Result<Arc<TrustBundle>, IdentityError> {
         match &self.trust {
-            Trust::Current(identity) => Ok(identity.bundle()),
+            Trust::Current(identity) => identity.bundle(),
             Trust::Roots { roots, met } => {
                 // Its own word; the roots vouch for it when the chain is verified.
                 let domain = match met.get() {

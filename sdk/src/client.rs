@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use rulecast_identity::IdentityHandle;
+use rulecast_identity::{IdentityHandle, serve::Event};
 use tokio::sync::watch;
 
 mod builder;
@@ -25,6 +25,7 @@ use crate::{
     },
     endpoints::{EndpointSet, Params},
     status::Status,
+    tls::ConnectionCounts,
 };
 use connect::Tasks;
 use shared::Shared;
@@ -108,6 +109,15 @@ impl Client {
     /// `None` before the first certificate.
     pub fn identity(&self) -> Option<IdentityHandle> {
         self.shared.identity.load_full().map(|handle| IdentityHandle::clone(&handle))
+    }
+
+    /// What became of the connections that [`tls`](crate::tls) was to take.
+    pub fn connections(&self) -> ConnectionCounts {
+        self.shared.connections.now()
+    }
+
+    pub(crate) fn count_connection(&self, event: Event) {
+        self.shared.connections.count(event);
     }
 
     /// How connections at a port are to be taken, by the AuthenticationPolicies for this

@@ -50,7 +50,7 @@ impl Site {
             request.metadata_mut().insert("authorization-type", kind.parse().expect("ASCII"));
         }
         let address = ([127, 0, 0, 1], 1).into();
-        request.extensions_mut().insert(Peer { address, identity: holder.map(Arc::new) });
+        request.extensions_mut().insert(Peer::new(address, holder.map(Arc::new)));
         self.service.create_identity(request).await.expect("an answer").into_inner()
     }
 }

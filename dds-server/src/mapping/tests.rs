@@ -89,7 +89,7 @@ impl Site {
             fingerprint: String::new(),
         };
         let address = ([127, 0, 0, 1], 1).into();
-        request.extensions_mut().insert(Peer { address, identity: Some(Arc::new(identity)) });
+        request.extensions_mut().insert(Peer::new(address, Some(Arc::new(identity))));
         let answer = self.service.register_service_app_mapping(request).await;
         answer.expect("an answer").into_inner()
     }

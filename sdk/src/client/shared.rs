@@ -24,6 +24,7 @@ use crate::{
     observe::Apply,
     snapshot::{KindSnapshot, Rejected},
     status::{Status, coded},
+    tls::Counts,
 };
 
 /// Labels that a plane takes, and bytes of their names and values.
@@ -98,6 +99,7 @@ pub(super) struct Shared {
     parameters: ArcSwap<Known>,
     /// Of this process; none before the first certificate.
     pub(super) identity: ArcSwapOption<IdentityHandle>,
+    pub(super) connections: Counts,
 }
 
 /// Parameters that were asked for before, by the rules of which they are.
@@ -144,6 +146,7 @@ impl Shared {
             owner: Mutex::new(None),
             parameters: ArcSwap::default(),
             identity: ArcSwapOption::empty(),
+            connections: Counts::default(),
         }
     }
 
