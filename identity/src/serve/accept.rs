@@ -101,23 +101,23 @@ impl<G: Gate> Acceptor<G> {
     /// Takes a connection, or refuses it and says so in the log. Waits for the first byte, and
     /// for a place among the handshakes.
     pub async fn accept(&self, tcp: TcpStream) -> Result<(Stream, Peer), Refused> {
-        let taken = self.take(tcp).await;
-        match &taken {
-            Ok((stream, _)) => {
-                self.gate.count(if stream.is_tls() { Event::Tls } else { Event::Plaintext });
-            }
-            Err(refused) => self.gate.count(refused.event()),
-        }
-        taken
+        let (stream, peer) = self.take(tcp).await?;
+        self.gate.count(if stream.is_tls() { Event::Tls } else { Event::Plaintext });
+        Ok((stream, peer))
     }
 
     async fn take(&self, tcp: TcpStream) -> Result<(Stream, Peer), Refused> {
         let (Ok(address), Ok(local)) = (tcp.peer_addr(), tcp.local_addr()) else {
+            self.gate.count(Event::Silent);
             return Err(Refused::Closed);
         };
         let _ = tcp.set_nodelay(true);
         let said = |refused: Refused| {
-            if let Some(unsaid) = self.log.pass() {
+            self.gate.count(refused.event());
+            // Probes of load balancers close at once, all day long.
+            if !matches!(refused, Refused::Closed)
+                && let Some(unsaid) = self.log.pass()
+            {
                 tracing::info!(%address, port = local.port(), unsaid, "{refused}");
             }
             refused
@@ -126,8 +126,7 @@ impl<G: Gate> Acceptor<G> {
         let peeked = timeout(self.handshake_timeout, tcp.peek(&mut first)).await;
         let tls = match peeked {
             Ok(Ok(1..)) => first[0] == TLS_HANDSHAKE,
-            // Probes of load balancers do this all day long.
-            Ok(Ok(0) | Err(_)) => return Err(Refused::Closed),
+            Ok(Ok(0) | Err(_)) => return Err(said(Refused::Closed)),
             Err(_) => return Err(said(Refused::Late)),
         };
         if !self.gate.takes().includes(tls) {

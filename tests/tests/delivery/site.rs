@@ -53,6 +53,11 @@ impl Drop for Authority {
 
 impl Authority {
     pub(crate) async fn start(trust_domain: &str) -> Self {
+        Self::with_life(trust_domain, HOUR).await
+    }
+
+    /// Whose certificates live that long.
+    pub(crate) async fn with_life(trust_domain: &str, life: Duration) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("ca");
         rulecast_ca::init(&dir, trust_domain).expect("made");
@@ -62,7 +67,7 @@ impl Authority {
             place: Place::Folder(dir),
             listen: address,
             http: None,
-            ttl: HOUR,
+            ttl: life,
             max_ttl: HOUR,
             drain: Duration::from_secs(1),
             dubbo: Default::default(),
@@ -169,9 +174,14 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) async fn new() -> Self {
+        Self::with_life(HOUR).await
+    }
+
+    /// Where certificates live that long.
+    pub(crate) async fn with_life(life: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         fs::create_dir(dir.path().join("rules")).expect("a folder");
-        let authority = Authority::start("td.test").await;
+        let authority = Authority::with_life("td.test", life).await;
         Self { dir, authority, owners: BTreeMap::new(), drain: Duration::from_secs(1) }
     }
 
