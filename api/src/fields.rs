@@ -1,5 +1,7 @@
 //! Reading the fields of a spec: all errors at once, each with its place and a hint.
 
+use std::{ops::RangeInclusive, time::Duration};
+
 use serde_json::{Map, Value};
 
 use crate::{
@@ -160,6 +162,49 @@ impl Errors {
                 None
             }
         }
+    }
+
+    /// A whole number within bounds; `path` is the object's.
+    pub(crate) fn count(
+        &mut self,
+        map: &Map<String, Value>,
+        path: &str,
+        field: &str,
+        bounds: RangeInclusive<u32>,
+    ) -> Option<u32> {
+        let value = present(map, field)?;
+        let count = value.as_u64().and_then(|n| u32::try_from(n).ok());
+        let count = count.filter(|n| bounds.contains(n));
+        if count.is_none() {
+            let message = format!("{} is no such number", show(value));
+            let hint = format!("write a whole number from {} to {}", bounds.start(), bounds.end());
+            self.invalid(&format!("{path}.{field}"), &show(value), message, &hint);
+        }
+        count
+    }
+
+    /// A time span of whole milliseconds within bounds, as a text such as `500ms` or `1m 30s`;
+    /// `path` is the object's.
+    pub(crate) fn duration(
+        &mut self,
+        map: &Map<String, Value>,
+        path: &str,
+        field: &str,
+        bounds: RangeInclusive<Duration>,
+    ) -> Option<Duration> {
+        let value = present(map, field)?;
+        let span = value.as_str().and_then(|text| humantime::parse_duration(text).ok());
+        let span = span.filter(|span| span.subsec_nanos() % 1_000_000 == 0);
+        let message = match span {
+            Some(span) if bounds.contains(&span) => return Some(span),
+            Some(span) if span < *bounds.start() => format!("{} is too short", show(value)),
+            Some(_) => format!("{} is too long", show(value)),
+            None => format!("{} is no time span in whole milliseconds", show(value)),
+        };
+        let [least, most] = [bounds.start(), bounds.end()].map(|&d| humantime::format_duration(d));
+        let hint = format!("write a text such as 500ms, 10s or 1m, from {least} to {most}");
+        self.invalid(&format!("{path}.{field}"), &show(value), message, &hint);
+        None
     }
 
     /// A list with a bound; absent is empty.

@@ -15,8 +15,9 @@ use bytes::Bytes;
 
 use crate::{
     affinity_route::AffinityRouteSpec, authentication_policy::AuthenticationPolicySpec,
-    authorization_policy::AuthorizationPolicySpec, code::Code, condition_route::ConditionRouteSpec,
-    proto::rules::v1::Target, selector::Selector, tag_route::TagRouteSpec,
+    authorization_policy::AuthorizationPolicySpec, circuit_breaker::CircuitBreakerSpec, code::Code,
+    condition_route::ConditionRouteSpec, proto::rules::v1::Target, selector::Selector,
+    tag_route::TagRouteSpec,
 };
 
 /// What a spec is refused for: where, what, and what would be right.
@@ -149,6 +150,8 @@ pub enum Phase {
     Route,
     /// Gives parameters to calls and endpoints.
     Mutate,
+    /// Watches how calls end.
+    Observe,
     /// Knowledge for the plane or the client, without a policy.
     Data,
 }
@@ -346,6 +349,26 @@ static DYNAMIC_CONFIG: KindInfo = KindInfo {
     crd: None,
 };
 
+static CIRCUIT_BREAKER: KindInfo = KindInfo {
+    api_version: "rulecast.io/v1alpha1",
+    name: "CircuitBreaker",
+    plural: "circuitbreakers",
+    short_names: &["cb"],
+    type_name: "rulecast.io/v1alpha1/CircuitBreaker",
+    phase: Phase::Observe,
+    parse: CircuitBreakerSpec::parse,
+    #[cfg(feature = "schema")]
+    crd: Some(CrdInfo {
+        schema: crate::circuit_breaker::schema,
+        columns: &[
+            Column { name: "Key", kind: "string", path: ".spec.key", wide: false },
+            Column { name: "Enabled", kind: "boolean", path: ".spec.enabled", wide: false },
+        ],
+    }),
+    #[cfg(not(feature = "schema"))]
+    crd: None,
+};
+
 /// All kinds.
 pub static KINDS: Kinds = &[
     Kind::CONDITION_ROUTE,
@@ -355,6 +378,7 @@ pub static KINDS: Kinds = &[
     Kind::DYNAMIC_CONFIG,
     Kind::AUTHENTICATION_POLICY,
     Kind::AUTHORIZATION_POLICY,
+    Kind::CIRCUIT_BREAKER,
 ];
 
 impl Kind {
@@ -376,6 +400,9 @@ impl Kind {
 
     /// Gives parameters to calls and endpoints.
     pub const DYNAMIC_CONFIG: Kind = Kind(&DYNAMIC_CONFIG);
+
+    /// Leaves endpoints that fail out for a while.
+    pub const CIRCUIT_BREAKER: Kind = Kind(&CIRCUIT_BREAKER);
 
     /// By its name on the wire.
     pub fn by_type(kinds: Kinds, type_name: &str) -> Option<Kind> {

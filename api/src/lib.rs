@@ -12,6 +12,8 @@ pub mod attribute;
 pub mod authentication_policy;
 #[cfg(feature = "manifest")]
 pub mod authorization_policy;
+#[cfg(feature = "manifest")]
+pub mod circuit_breaker;
 pub mod code;
 pub mod condition;
 pub mod condition_route;

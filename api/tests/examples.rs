@@ -34,14 +34,17 @@ fn read(folder: &str) -> usize {
 fn every_example_is_valid() {
     assert!(read("rules") > 0);
     assert!(read("dubbo") > 0);
+    assert!(read("rulecast") > 0);
 }
 
 #[test]
-fn the_page_of_dubbo_examples_names_each() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/dubbo");
-    let page = std::fs::read_to_string(folder.join("README.md")).expect("it can be read");
-    for entry in std::fs::read_dir(&folder).expect("the folder is there") {
-        let name = entry.expect("an entry").file_name().into_string().expect("a name");
-        assert!(name == "README.md" || page.contains(&format!("({name})")), "{name}");
+fn the_pages_of_examples_name_each() {
+    for folder in ["dubbo", "rulecast"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(folder);
+        let page = std::fs::read_to_string(folder.join("README.md")).expect("it can be read");
+        for entry in std::fs::read_dir(&folder).expect("the folder is there") {
+            let name = entry.expect("an entry").file_name().into_string().expect("a name");
+            assert!(name == "README.md" || page.contains(&format!("({name})")), "{name}");
+        }
     }
 }
