@@ -18,7 +18,7 @@ pub use builder::{ClientBuilder, Startup, TYPES, Tuning};
 pub use error::ConnectError;
 
 use crate::{
-    breaker::Attempt,
+    breaker::{Attempt, BreakerStatus},
     decision::{
         Admission, Authorization, Decision, EffectiveParameters, Explanation, Inbound, Request,
         TlsMode,
@@ -96,13 +96,22 @@ impl Client {
 
     /// Begins a call to an endpoint, one that [`route`](Self::route) left. `None`: its circuit
     /// breaker has opened meanwhile, or lets no more calls through to try; choose another.
+    ///
+    /// The endpoints are those that were routed, and the service is named as it was there. Takes
+    /// no lock once the service was called with these endpoints.
     pub fn attempt(
         &self,
-        _service: &str,
-        _endpoints: &EndpointSet,
-        _endpoint: u32,
+        service: &str,
+        endpoints: &EndpointSet,
+        endpoint: u32,
     ) -> Option<Attempt> {
-        Some(Attempt::unwatched())
+        self.shared.attempt(service, endpoints, endpoint)
+    }
+
+    /// Where the circuit breakers stand, by rule, service and endpoint. For people and metrics;
+    /// it takes locks.
+    pub fn breakers(&self) -> Vec<BreakerStatus> {
+        self.shared.breakers()
     }
 
     /// The certificate, key and trust bundle of this process, replaced as they are renewed.

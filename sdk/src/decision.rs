@@ -26,13 +26,14 @@ pub use authenticate::TlsMode;
 pub use authorize::{Authorization, Reason};
 pub use inbound::{Headers, Inbound};
 pub use kinds::{POLICIES, PolicyKind, TYPES};
-pub(crate) use kinds::{is_data, slot};
+pub(crate) use kinds::{TYPE_CIRCUIT_BREAKER, is_hosted, slot};
 pub use limit::{Admission, Limited};
 pub use parameters::EffectiveParameters;
 pub(crate) use policies::check_frame;
 pub use policies::{Policies, Rejection};
 pub use request::Request;
 pub use rule_set::RuleSet;
+pub(crate) use rule_set::{Address, KindRules};
 
 use crate::host::Fault;
 

@@ -1,7 +1,7 @@
 //! The endpoints of a service, as a call sees them.
 
 use std::sync::{
-    Arc,
+    Arc, Weak,
     atomic::{AtomicU32, Ordering},
 };
 
@@ -125,6 +125,17 @@ struct Inner {
     tagged: bool,
 }
 
+/// Remembers a set without keeping it.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakSet(Weak<Inner>);
+
+impl WeakSet {
+    /// Whether nobody has the set any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
 impl EndpointSet {
     /// Makes a set.
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Result<Self, EndpointsError> {
@@ -168,6 +179,11 @@ impl EndpointSet {
 
     pub(crate) fn id(&self) -> u32 {
         self.0.id
+    }
+
+    /// To notice when nobody has it any more.
+    pub(crate) fn downgrade(&self) -> WeakSet {
+        WeakSet(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn table(&self) -> &[u8] {

@@ -30,6 +30,7 @@
 pub mod breaker;
 pub mod channel;
 pub mod client;
+mod clock;
 pub mod decision;
 pub mod disk;
 pub mod endpoints;
@@ -44,7 +45,7 @@ pub mod tls;
 #[cfg(feature = "vectors")]
 pub mod vector;
 
-pub use breaker::Attempt;
+pub use breaker::{Attempt, BreakerState, BreakerStatus};
 pub use client::{Client, ClientBuilder, ConnectError, Startup, Tuning};
 pub use decision::{
     Admission, Authorization, Decision, EffectiveParameters, Explanation, Headers, Inbound,

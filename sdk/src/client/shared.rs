@@ -14,9 +14,11 @@ use tokio::{sync::watch, task};
 
 use super::{ClientBuilder, ConnectError, Startup};
 use crate::{
+    breaker::{self, Attempt, BreakerStatus, Breakers},
+    clock::Clock,
     decision::{
         Authorization, Decision, DecisionFault, EffectiveParameters, Explanation, Inbound,
-        POLICIES, Policies, Reason, Request, RuleSet, TlsMode, check_frame, is_data, slot,
+        POLICIES, Policies, Reason, Request, RuleSet, TlsMode, is_hosted, slot,
     },
     disk::{StoredSnapshot, StoredType},
     endpoints::{EndpointSet, Params},
@@ -79,9 +81,12 @@ impl Held {
     }
 }
 
+/// What refuses rules that need no policy.
+const HOST: &[u8] = concat!("rulecast-sdk ", env!("CARGO_PKG_VERSION")).as_bytes();
+
 /// What refuses rules of a type, and is remembered with the refusals.
 fn engine(policies: &Policies, type_name: &str) -> Digest {
-    policies.engine_digest(type_name).unwrap_or_else(|| Digest::of(b"data"))
+    policies.engine_digest(type_name).unwrap_or_else(|| Digest::of(HOST))
 }
 
 /// See the module.
@@ -97,6 +102,7 @@ pub(super) struct Shared {
     /// Whose rules are held.
     owner: Mutex<Option<SpiffeId>>,
     parameters: ArcSwap<Known>,
+    breakers: Breakers,
     /// Of this process; none before the first certificate.
     pub(super) identity: ArcSwapOption<IdentityHandle>,
     pub(super) connections: Counts,
@@ -145,6 +151,7 @@ impl Shared {
             status: watch::Sender::new(status),
             owner: Mutex::new(None),
             parameters: ArcSwap::default(),
+            breakers: Breakers::new(Clock::system()),
             identity: ArcSwapOption::empty(),
             connections: Counts::default(),
         }
@@ -196,8 +203,8 @@ impl Shared {
     }
 
     fn check(&self, type_name: &str, rule: &Rule) -> Result<(), String> {
-        let checked = match is_data(type_name) {
-            true => check_frame(rule),
+        let checked = match is_hosted(type_name) {
+            true => breaker::check(rule),
             false => self.policies.check(type_name, rule),
         };
         checked.map_err(|rejection| coded(Code::RuleRefused, &rejection.to_string()))
@@ -263,6 +270,20 @@ impl Shared {
             None => self.policies.route_into(&held.rules, request, endpoints, decision),
             Some(merged) => self.policies.route_into(&held.rules, &merged, endpoints, decision),
         }
+        self.breakers.narrow(&held.rules, &request.service, endpoints, decision);
+    }
+
+    pub(super) fn attempt(
+        &self,
+        service: &str,
+        endpoints: &EndpointSet,
+        endpoint: u32,
+    ) -> Option<Attempt> {
+        self.breakers.attempt(&self.held.load().rules, service, endpoints, endpoint)
+    }
+
+    pub(super) fn breakers(&self) -> Vec<BreakerStatus> {
+        self.breakers.status(&self.held.load().rules)
     }
 
     /// Denies what cannot be decided.
@@ -332,10 +353,12 @@ impl Shared {
             };
             return Explanation { decision, text };
         }
-        match self.merged(request) {
+        let mut explanation = match self.merged(request) {
             None => self.policies.explain(&held.rules, request, endpoints),
             Some(merged) => self.policies.explain(&held.rules, &merged, endpoints),
-        }
+        };
+        self.breakers.explain(&held.rules, &request.service, endpoints, &mut explanation);
+        explanation
     }
 
     /// The request with the client's parameters under its own; `None` when it has these already.

@@ -9,8 +9,8 @@ pub struct PolicyKind {
     pub type_name: &'static str,
     /// Where its rules are asked.
     pub phase: Phase,
-    /// The module built in, from `wasm-policies/dist`; `None`: this version brings none, does
-    /// not ask the plane for such rules, and passes over the kind.
+    /// The module built in, from `wasm-policies/dist`; `None`: the SDK obeys such rules by
+    /// itself, or else this version does not ask the plane for them, and passes over the kind.
     pub module: Option<&'static [u8]>,
 }
 
@@ -47,13 +47,17 @@ pub const POLICIES: &[PolicyKind] = &[
         module: Some(include_bytes!("../../../wasm-policies/dist/dynamic_config.wasm")),
     },
     PolicyKind { type_name: "rulecast.io/v1alpha1/RateLimit", phase: Phase::Limit, module: None },
+    PolicyKind { type_name: TYPE_CIRCUIT_BREAKER, phase: Phase::Observe, module: None },
 ];
 
-/// Types that the client wants without a policy, as knowledge.
-const DATA: &[&str] = &[];
+/// What the SDK obeys without a module.
+pub(crate) const TYPE_CIRCUIT_BREAKER: &str = "rulecast.io/v1alpha1/CircuitBreaker";
 
-/// Types that this version of the SDK has policies for or takes as knowledge, and subscribes
-/// to by default.
+/// Types whose rules the SDK obeys by itself.
+const HOSTED: &[&str] = &[TYPE_CIRCUIT_BREAKER];
+
+/// Types that this version of the SDK has policies for or obeys by itself, and subscribes to by
+/// default.
 pub const TYPES: &[&str] = &types();
 
 /// Slots in [`POLICIES`].
@@ -64,6 +68,7 @@ pub(crate) mod slot {
     pub(crate) const AUTHENTICATION: usize = 3;
     pub(crate) const AUTHORIZATION: usize = 4;
     pub(crate) const DYNAMIC_CONFIG: usize = 5;
+    pub(crate) const CIRCUIT_BREAKER: usize = 7;
     /// Those that choose among endpoints, in the order in which they are asked.
     pub(crate) const ROUTING: [usize; 3] = [CONDITION_ROUTE, TAG_ROUTE, AFFINITY_ROUTE];
 }
@@ -73,13 +78,13 @@ pub(crate) fn slot_of(type_name: &str) -> Option<usize> {
     POLICIES.iter().position(|kind| kind.type_name == type_name)
 }
 
-/// Whether a type is knowledge, without a policy.
-pub(crate) fn is_data(type_name: &str) -> bool {
-    DATA.contains(&type_name)
+/// Whether the SDK obeys rules of a type by itself.
+pub(crate) fn is_hosted(type_name: &str) -> bool {
+    HOSTED.contains(&type_name)
 }
 
 const fn count() -> usize {
-    let (mut at, mut count) = (0, DATA.len());
+    let (mut at, mut count) = (0, HOSTED.len());
     while at < POLICIES.len() {
         if POLICIES[at].module.is_some() {
             count += 1;
@@ -100,8 +105,8 @@ const fn types() -> [&'static str; count()] {
         at += 1;
     }
     at = 0;
-    while at < DATA.len() {
-        types[next] = DATA[at];
+    while at < HOSTED.len() {
+        types[next] = HOSTED[at];
         next += 1;
         at += 1;
     }
@@ -123,6 +128,7 @@ mod tests {
             (slot::AUTHENTICATION, Phase::Authenticate, "AuthenticationPolicy"),
             (slot::AUTHORIZATION, Phase::Authorize, "AuthorizationPolicy"),
             (slot::DYNAMIC_CONFIG, Phase::Mutate, "DynamicConfig"),
+            (slot::CIRCUIT_BREAKER, Phase::Observe, "CircuitBreaker"),
         ] {
             assert!(POLICIES[slot].type_name.ends_with(&format!("/{kind}")));
             assert_eq!(POLICIES[slot].phase, phase);

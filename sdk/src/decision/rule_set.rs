@@ -236,6 +236,16 @@ impl KindRules {
         self.entries.get(index as usize)
     }
 
+    /// Whether a rule speaks of calls of a service to endpoints of an application.
+    pub(crate) fn speaks(&self, index: u32, service: &str, application: Option<&str>) -> bool {
+        let lists = [
+            Some(&self.everywhere),
+            self.by_service.get(service).map(|(_, list)| list),
+            application.and_then(|application| self.by_application.get(application)),
+        ];
+        lists.into_iter().flatten().any(|list| list.binary_search(&index).is_ok())
+    }
+
     /// How many groups [`Matching::group`] may name.
     pub(crate) fn groups(&self) -> usize {
         self.by_service.len() + 2
