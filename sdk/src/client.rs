@@ -26,6 +26,7 @@ use crate::{
     endpoints::{EndpointSet, Params},
     status::Status,
     tls::ConnectionCounts,
+    trace::Sampling,
 };
 use connect::Tasks;
 use shared::Shared;
@@ -127,6 +128,12 @@ impl Client {
 
     pub(crate) fn count_connection(&self, event: Event) {
         self.shared.connections.count(event);
+    }
+
+    /// Which calls are traced.
+    #[inline]
+    pub(crate) fn sampling(&self) -> Sampling {
+        self.shared.sampling
     }
 
     /// How connections at a port are to be taken, by the AuthenticationPolicies for this

@@ -32,6 +32,8 @@ pub use parameters::EffectiveParameters;
 pub(crate) use policies::check_frame;
 pub use policies::{Policies, Rejection};
 pub use request::Request;
+#[cfg(test)]
+pub(crate) use request::{Attribute, Call};
 pub use rule_set::RuleSet;
 pub(crate) use rule_set::{Address, KindRules};
 

@@ -42,6 +42,7 @@ pub mod observe;
 pub mod snapshot;
 pub mod status;
 pub mod tls;
+mod trace;
 #[cfg(feature = "vectors")]
 pub mod vector;
 

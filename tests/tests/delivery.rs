@@ -5,13 +5,13 @@
 mod client;
 #[path = "delivery/note.rs"]
 mod note;
-#[path = "delivery/site.rs"]
+#[path = "common/site.rs"]
 mod site;
 
 use std::{sync::Arc, time::Duration};
 
 use client::{Stream, resume, subscribe, subscribe_to};
-use note::{CALLERS, CONNECTIONS, NOTES, ROUTES, manifest, note, route};
+use note::{CALLERS, CONNECTIONS, KINDS, NOTES, ROUTES, manifest, note, route};
 use prost::Message as _;
 use rulecast_api::{
     Code,

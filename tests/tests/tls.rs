@@ -1,24 +1,17 @@
 //! Connections between services: real certificates of a real authority, modes by
 //! AuthenticationPolicies of a real plane, HTTP over loopback.
 
-// What of it is not needed here, the tests of delivery need.
-#[allow(dead_code)]
-#[path = "delivery/site.rs"]
+#[path = "common/site.rs"]
 mod site;
 #[path = "tls/world.rs"]
 mod world;
-
-/// The kinds that the site's planes serve.
-mod note {
-    pub(crate) use rulecast_api::kind::KINDS;
-}
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-use rulecast_api::Code;
+use rulecast_api::{Code, kind::KINDS};
 use rulecast_identity::Svid;
 use rulecast_sdk::{
     Client, TlsMode,

@@ -70,6 +70,7 @@ pub struct ClientBuilder {
     pub(crate) services: Vec<String>,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) startup: Startup,
+    pub(crate) traced: f64,
     pub(crate) types: Vec<String>,
     pub(crate) tuning: Tuning,
 }
@@ -87,6 +88,7 @@ impl Default for ClientBuilder {
             services: Vec::new(),
             state_dir: None,
             startup: Startup::default(),
+            traced: 0.01,
             types: TYPES.iter().map(|&t| t.to_owned()).collect(),
             tuning: Tuning::default(),
         }
@@ -185,6 +187,14 @@ impl ClientBuilder {
     /// What happens before the first complete snapshot. Default [`Startup::Wait`].
     pub fn startup(mut self, startup: Startup) -> Self {
         self.startup = startup;
+        self
+    }
+
+    /// The share of calls, 0 to 1, of which the middleware makes spans for `tracing`: target
+    /// `rulecast`, level INFO. Calls whose caller traces them (`traceparent` with the flag
+    /// `sampled`) have them always. Default 0.01.
+    pub fn trace_share(mut self, share: f64) -> Self {
+        self.traced = share;
         self
     }
 

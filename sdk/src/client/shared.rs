@@ -27,6 +27,7 @@ use crate::{
     snapshot::{KindSnapshot, Rejected},
     status::{Status, coded},
     tls::Counts,
+    trace::Sampling,
 };
 
 /// Labels that a plane takes, and bytes of their names and values.
@@ -97,6 +98,7 @@ pub(super) struct Shared {
     pub(super) engine: Digest,
     pub(super) consumer: Params,
     startup: Startup,
+    pub(super) sampling: Sampling,
     pub(super) types: Vec<String>,
     pub(super) status: watch::Sender<Status>,
     /// Whose rules are held.
@@ -147,6 +149,7 @@ impl Shared {
             policies,
             consumer: own.into_iter().chain(parameters).collect(),
             startup: builder.startup,
+            sampling: Sampling::new(builder.traced),
             types,
             status: watch::Sender::new(status),
             owner: Mutex::new(None),

@@ -3,6 +3,7 @@ use std::{fmt, fmt::Write as _, net::IpAddr};
 use tonic::codegen::http::HeaderMap;
 
 use super::request::{Attribute, Call};
+use crate::layer::Attributes;
 
 /// Headers of a call, or its metadata or attachments, by name.
 pub trait Headers {
@@ -45,6 +46,7 @@ pub struct Inbound<'a> {
     application: Option<&'a str>,
     request_id: Option<&'a str>,
     extensions: &'a [(&'a str, &'a str)],
+    attributes: Option<&'a Attributes>,
     pub(crate) draw: Option<u64>,
 }
 
@@ -128,6 +130,12 @@ impl<'a> Inbound<'a> {
         Self { extensions, ..self }
     }
 
+    /// As [`extensions`](Self::extensions), as the application adds them to a request. Those
+    /// of one name in `extensions` come first.
+    pub fn attributes(self, attributes: &'a Attributes) -> Self {
+        Self { attributes: Some(attributes), ..self }
+    }
+
     /// Decides by this number instead of a fresh random one: to repeat a decision.
     pub fn draw(self, draw: u64) -> Self {
         Self { draw: Some(draw), ..self }
@@ -149,7 +157,8 @@ impl Call for Inbound<'_> {
             Attribute::DestinationApplication => self.application,
             Attribute::RequestId => self.request_id,
             Attribute::Extension(name) => {
-                self.extensions.iter().find(|(n, _)| n == name).map(|(_, value)| *value)
+                let found = self.extensions.iter().find(|(n, _)| n == name);
+                found.map(|(_, value)| *value).or_else(|| self.attributes?.get(name))
             }
             Attribute::Service
             | Attribute::Attachment(_)
@@ -210,6 +219,7 @@ mod tests {
         map.insert("x-user", "alice".parse().expect("a value"));
         let pairs = [("X-User", "bob")];
         let extensions = [("tier", "gold")];
+        let attributes = Attributes::new().with("tier", "silver").with("team", "blue");
         let call = Inbound::new()
             .method("POST")
             .path("/a")
@@ -220,7 +230,8 @@ mod tests {
             .port(65_535)
             .application("c")
             .request_id("r")
-            .extensions(&extensions);
+            .extensions(&extensions)
+            .attributes(&attributes);
         for (name, value) in [
             ("method", Some("POST")),
             ("path", Some("/a")),
@@ -232,6 +243,7 @@ mod tests {
             ("destination.application", Some("c")),
             ("request.id", Some("r")),
             ("extension[tier]", Some("gold")),
+            ("extension[team]", Some("blue")),
             ("extension[x]", None),
             ("request.headers[x-user]", None),
             ("consumer[a]", None),

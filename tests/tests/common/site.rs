@@ -1,4 +1,8 @@
-//! An authority and a plane in this process, in a folder of their own.
+//! An authority and a plane in this process, in a folder of their own. The plane serves the
+//! `KINDS` at the root of the test program.
+
+// Each test program uses its part.
+#![allow(dead_code)]
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 
-use crate::note::KINDS;
+use crate::KINDS;
 
 /// How long anything may take before a test gives up.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
