@@ -136,10 +136,16 @@ impl WeakSet {
     }
 }
 
+impl Default for EndpointSet {
+    /// Without endpoints.
+    fn default() -> Self {
+        Self::of(Vec::new(), table::write(std::iter::empty::<std::iter::Empty<(&str, &[u8])>>()))
+    }
+}
+
 impl EndpointSet {
     /// Makes a set.
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Result<Self, EndpointsError> {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
         let endpoints: Vec<Endpoint> = endpoints.into_iter().collect();
         if endpoints.len() > abi::MAX_ENDPOINTS {
             return Err(EndpointsError::TooMany(endpoints.len()));
@@ -150,6 +156,11 @@ impl EndpointSet {
         if table.len() > MAX_TABLE {
             return Err(EndpointsError::TooLarge(table.len()));
         }
+        Ok(Self::of(endpoints, table))
+    }
+
+    fn of(endpoints: Vec<Endpoint>, table: Vec<u8>) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
         let mut applications: Vec<String> = endpoints
             .iter()
             .filter_map(|e| e.params.get("application").map(str::to_owned))
@@ -159,7 +170,7 @@ impl EndpointSet {
         let tagged = endpoints.iter().any(|e| e.params.get(TAG).is_some());
         let all = bits::all(endpoints.len());
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self(Arc::new(Inner { id, endpoints, table, all, applications, tagged })))
+        Self(Arc::new(Inner { id, endpoints, table, all, applications, tagged }))
     }
 
     /// The endpoints, in the order given.

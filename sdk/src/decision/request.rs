@@ -1,6 +1,17 @@
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
+use super::inbound::Headers;
 use crate::endpoints::Params;
+
+/// Headers, without their content in debug output: they may carry secrets.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Borrowed<'a>(Option<&'a (dyn Headers + Sync)>);
+
+impl fmt::Debug for Borrowed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "borrowed" } else { "none" })
+    }
+}
 
 /// A call that is to be decided. Borrows what it is given, or owns it.
 #[derive(Clone, Debug)]
@@ -9,6 +20,7 @@ pub struct Request<'a> {
     pub(crate) method: Cow<'a, str>,
     pub(crate) arguments: Vec<Cow<'a, str>>,
     pub(crate) attachments: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    pub(crate) headers: Borrowed<'a>,
     pub(crate) consumer: Cow<'a, Params>,
     pub(crate) draw: Option<u64>,
 }
@@ -31,6 +43,7 @@ impl<'a> Request<'a> {
             method: Cow::Borrowed(""),
             arguments: Vec::new(),
             attachments: Vec::new(),
+            headers: Borrowed::default(),
             consumer,
             draw: None,
         }
@@ -61,9 +74,21 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Headers or metadata as further attachments, after those that are given one by one.
+    /// Nothing is copied.
+    #[must_use]
+    pub fn headers(mut self, headers: &'a (dyn Headers + Sync)) -> Self {
+        self.headers = Borrowed(Some(headers));
+        self
+    }
+
     /// The first attachment of that name.
-    pub(crate) fn attached(&self, name: &str) -> Option<&str> {
-        self.attachments.iter().find(|(n, _)| n == name).map(|(_, value)| &**value)
+    pub(crate) fn attached(&self, name: &str) -> Option<&[u8]> {
+        let own = self.attachments.iter().find(|(n, _)| n == name);
+        match own {
+            Some((_, value)) => Some(value.as_bytes()),
+            None => self.headers.0?.get(name),
+        }
     }
 
     /// Decides by this number instead of a fresh random one: to repeat a decision.
@@ -138,7 +163,7 @@ impl Call for Request<'_> {
             Attribute::Method => Some(&*self.method).filter(|method| !method.is_empty()),
             Attribute::Service => Some(&*self.service),
             Attribute::Argument(index) => self.arguments.get(*index).map(|a| &**a),
-            Attribute::Attachment(name) => self.attached(name),
+            Attribute::Attachment(name) => return self.attached(name),
             Attribute::Consumer(name) => self.consumer.get(name),
             Attribute::SourceApplication => self.consumer.get("application"),
             _ => None,
