@@ -19,9 +19,11 @@ use tower::{Service, ServiceExt as _};
 mod accept;
 mod connection;
 mod gate;
+mod throttle;
 
 pub use accept::{Acceptor, Refused};
 pub use gate::{Event, Gate, Takes};
+pub use throttle::Throttle;
 
 use crate::PeerIdentity;
 use connection::Versions;

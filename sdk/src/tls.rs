@@ -39,7 +39,11 @@
 use std::{error::Error as StdError, io, sync::Arc};
 
 use http::{Request, Response};
-use rulecast_identity::{ClientAuth, IdentitySource, Svid, serve as listen, tls};
+use rulecast_identity::{
+    ClientAuth, IdentitySource, Svid,
+    serve::{self as listen, Throttle},
+    tls,
+};
 use rustls::{ClientConfig, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -81,7 +85,13 @@ pub fn client_config(
 /// every caller. Speaks HTTP/2 or HTTP/1.1, as ALPN finds out. It knows nothing of
 /// AuthenticationPolicy; [`Acceptor`] and [`serve`] do.
 pub fn server_config(client: &Client) -> Result<Arc<ServerConfig>, IdentityError> {
-    let required = tls::server_config(client, ClientAuth::Required, None)?;
+    let log = Throttle::default();
+    let refused = move |error: &IdentityError| {
+        if let Some(unsaid) = log.pass() {
+            tracing::info!(%error, unsaid, "a caller is not let in");
+        }
+    };
+    let required = tls::server_config(client, ClientAuth::Required, Some(Arc::new(refused)))?;
     let mut config = Arc::unwrap_or_clone(required);
     config.alpn_protocols = http_versions();
     Ok(Arc::new(config))

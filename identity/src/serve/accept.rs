@@ -1,13 +1,6 @@
 //! From a TCP connection to a peer that is known.
 
-use std::{
-    fmt, io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use rustls::ServerConfig;
 use tokio::{
@@ -18,7 +11,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{Event, Gate, Peer, ServeOptions};
+use super::{Event, Gate, Peer, ServeOptions, Throttle};
 use crate::{IdentityError, PeerIdentity, error::Chain, stream::Stream};
 
 /// The first byte of every TLS connection: a record with a handshake in it. No HTTP request
@@ -171,51 +164,4 @@ async fn linger(mut tcp: TcpStream) {
     let mut waste = [0; 1024];
     let drain = async { while matches!(tcp.read(&mut waste).await, Ok(n) if n > 0) {} };
     let _ = timeout(Duration::from_millis(500), drain).await;
-}
-
-/// Lets no more than [`Self::BURST`] lines a second into the log.
-#[derive(Default)]
-struct Throttle {
-    start: std::sync::OnceLock<Instant>,
-    /// The second, and in its low half how many lines it had.
-    lines: AtomicU64,
-    unsaid: AtomicU64,
-}
-
-impl Throttle {
-    const BURST: u32 = 20;
-
-    /// How many lines were left out since the last one; `None`: leave this one out too.
-    fn pass(&self) -> Option<u64> {
-        let second = self.start.get_or_init(Instant::now).elapsed().as_secs();
-        self.pass_at(second)
-    }
-
-    fn pass_at(&self, second: u64) -> Option<u64> {
-        let next = |lines: u64| {
-            let had = if lines >> 32 == second { lines as u32 } else { 0 };
-            (had < Self::BURST).then(|| second << 32 | u64::from(had + 1))
-        };
-        match self.lines.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
-            Ok(_) => Some(self.unsaid.swap(0, Ordering::Relaxed)),
-            Err(_) => {
-                self.unsaid.fetch_add(1, Ordering::Relaxed);
-                None
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flood_does_not_flood_the_log() {
-        let throttle = Throttle::default();
-        let passed = |second| (0..50).filter_map(|_| throttle.pass_at(second)).collect::<Vec<_>>();
-        assert_eq!(passed(0), [0; 20]);
-        let next = passed(7);
-        assert_eq!((next.len(), next[0], next[1]), (20, 30, 0));
-    }
 }

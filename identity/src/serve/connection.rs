@@ -163,3 +163,49 @@ impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for Told<S> {
         self.service.call(request)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::{
+        io::AsyncWriteExt as _,
+        net::{TcpListener, TcpStream},
+    };
+
+    /// What is found out, and what is read then.
+    async fn found(parts: [&[u8]; 2]) -> io::Result<(bool, Vec<u8>)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mut there = TcpStream::connect(listener.local_addr().expect("bound")).await?;
+        let mut stream = Stream::from(listener.accept().await?.0);
+        let send = async {
+            for part in parts {
+                there.write_all(part).await?;
+                tokio::task::yield_now().await;
+            }
+            there.shutdown().await
+        };
+        let (sent, http2) = tokio::join!(send, is_http2(&mut stream));
+        sent?;
+        let mut read = Vec::new();
+        stream.read_to_end(&mut read).await?;
+        Ok((http2?, read))
+    }
+
+    #[tokio::test]
+    async fn http2_is_told_by_its_preface_however_it_is_cut() {
+        let two = [PREFACE, b"\0\0\0\x04\0\0\0\0\0"].concat();
+        for one in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSN\r\n\r\n", b"P\0"] {
+            for (bytes, http2) in [(&two[..], true), (one, false)] {
+                for at in 0..bytes.len() {
+                    let (head, tail) = bytes.split_at(at);
+                    let found = found([head, tail]).await.expect("found out");
+                    assert_eq!(found, (http2, bytes.to_vec()), "cut at {at}");
+                }
+            }
+        }
+        for short in [0, 1, PREFACE.len() - 1] {
+            let ended = found([&PREFACE[..short], b""]).await.expect_err("it ends too early");
+            assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
+        }
+    }
+}

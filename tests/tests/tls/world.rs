@@ -14,7 +14,10 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::{BodyExt as _, Empty, Full};
-use hyper::client::conn::{http1, http2};
+use hyper::{
+    body::Body,
+    client::conn::{http1, http2},
+};
 use hyper_util::rt::TokioExecutor;
 use rulecast_api::{Code, Kind};
 use rulecast_identity::{IdentityError, IdentityHandle, Svid, TrustBundle};
@@ -113,11 +116,23 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(client: &Client, options: ServeOptions) -> Self {
+        let whose = Whose::default();
+        Self { whose: whose.clone(), ..Self::of(client, whose, options).await }
+    }
+
+    /// With another service.
+    pub(crate) async fn of<S, B>(client: &Client, service: S, options: ServeOptions) -> Self
+    where
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>,
+        S: Clone + Send + 'static,
+        B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        let (whose, stop) = (Whose::default(), CancellationToken::new());
-        let (service, shutdown, of) = (whose.clone(), stop.clone(), client.clone());
+        let stop = CancellationToken::new();
+        let (shutdown, of) = (stop.clone(), client.clone());
         tokio::spawn(async move { tls::serve(listener, &of, service, shutdown, options).await });
+        let whose = Whose::default();
         Self { address, client: client.clone(), whose, _stop: stop.drop_guard() }
     }
 
