@@ -1,6 +1,6 @@
 //! Time that only goes forward, or that a test sets.
 
-#[cfg(test)]
+#[cfg(any(test, feature = "vectors"))]
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -15,7 +15,7 @@ pub(crate) struct Clock(Source);
 enum Source {
     System(Instant),
     /// Nanoseconds.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "vectors"))]
     Set(Arc<AtomicU64>),
 }
 
@@ -26,13 +26,13 @@ impl Clock {
     }
 
     /// One that stands still until it is set.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "vectors"))]
     pub(crate) fn standing() -> Self {
         Self(Source::Set(Arc::default()))
     }
 
     /// Sets a standing clock; another goes on by itself.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "vectors"))]
     pub(crate) fn set(&self, time: Duration) {
         if let Source::Set(now) = &self.0 {
             now.store(time.as_nanos() as u64, Ordering::Relaxed);
@@ -44,7 +44,7 @@ impl Clock {
     pub(crate) fn now(&self) -> Duration {
         match &self.0 {
             Source::System(start) => start.elapsed(),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "vectors"))]
             Source::Set(now) => Duration::from_nanos(now.load(Ordering::Relaxed)),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! The format is described in `tests/vectors/README.md`.
 
+mod breakers;
 mod parameters;
 mod security;
 
@@ -127,6 +128,7 @@ pub fn run_case(policies: &Policies, case: &Value) -> Result<(), String> {
         }
         "authentication" => security::authentication(policies, case),
         "authorization" => security::authorization(policies, case),
+        "circuit-breaker" => breakers::circuit_breaker(case),
         "dynamic-config" => parameters::dynamic_config(policies, case),
         other => Err(format!("there is no kind {other}")),
     }

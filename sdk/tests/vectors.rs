@@ -61,11 +61,25 @@ fn the_given_vectors_pass_both_ways() {
 fn our_own_vectors_pass_both_ways() {
     for (file, least) in [("tag.json", 25), ("affinity.json", 25), ("dynamic-config.json", 25)] {
         assert!(both_ways(file) >= least, "{file}");
-        let text = std::fs::read(folder().join(file)).expect("the vectors are there");
-        let cases: Vec<Value> = serde_json::from_slice(&text).expect("a list of cases");
-        let mut notes: Vec<&str> = cases.iter().filter_map(|c| c["note"].as_str()).collect();
-        notes.sort_unstable();
-        notes.dedup();
-        assert_eq!(notes.len(), cases.len(), "{file}: each case has a sentence of its own");
+        sentences(file);
     }
+}
+
+/// The count of sentences of a file.
+fn sentences(file: &str) -> usize {
+    let text = std::fs::read(folder().join(file)).expect("the vectors are there");
+    let cases: Vec<Value> = serde_json::from_slice(&text).expect("a list of cases");
+    let mut notes: Vec<&str> = cases.iter().filter_map(|c| c["note"].as_str()).collect();
+    notes.sort_unstable();
+    notes.dedup();
+    assert_eq!(notes.len(), cases.len(), "{file}: each case has a sentence of its own");
+    notes.len()
+}
+
+#[test]
+fn breakers_go_as_their_vectors_say() {
+    let report = vector::run_file(&folder().join("circuit-breaker.json")).expect("runs");
+    assert_eq!(report.failed, []);
+    assert!(report.passed >= 25);
+    assert_eq!(sentences("circuit-breaker.json"), report.passed);
 }
