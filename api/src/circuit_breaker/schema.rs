@@ -107,7 +107,7 @@ fn half() -> i64 {
 pub(crate) fn schema() -> Value {
     let mut spec = crd::schema_of::<Spec>();
     let opens = json!({
-        "rule": "self.errorPercent > 0.0 || self.consecutiveErrors > 0",
+        "rule": "double(self.errorPercent) > 0.0 || self.consecutiveErrors > 0",
         "message": "it would never open; write errorPercent or consecutiveErrors",
     });
     spec["x-kubernetes-validations"] = json!([crd::service_key_rule(), opens]);

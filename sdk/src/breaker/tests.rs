@@ -265,3 +265,40 @@ fn what_is_kept_of_endpoints_that_are_gone_is_bounded() {
     let open = status.iter().filter(|s| s.state == BreakerState::Open).count();
     assert!(open < 40, "{open}");
 }
+
+/// Allocations of this thread in a hundred runs, after some to warm up.
+fn allocations(mut run: impl FnMut()) -> u64 {
+    (0..10).for_each(|_| run());
+    allocation_counter::measure(|| (0..100).for_each(|_| run())).count_total
+}
+
+#[test]
+fn nothing_is_allocated_once_warm_nor_where_no_breaker_speaks() {
+    assert!(allocations(|| drop(std::hint::black_box(vec![1_u8]))) >= 100);
+    let of_others = [
+        rule("o/ns", Scope::Service, "com.Other", &spec()),
+        rule("p/ns", Scope::Application, "other", &spec()),
+    ];
+    let ours = rule("a/ns", Scope::Service, SERVICE, &spec());
+    let set = endpoints(&["a", "b", "c", "d"]);
+    for rules in [&of_others[..], &[ours]] {
+        let bench = Bench::new(rules);
+        let speaks = rules.len() == 1;
+        if speaks {
+            bench.fail(&set, 3);
+        }
+        let mut decision = Decision::default();
+        let count = allocations(|| {
+            decision.clear();
+            decision.endpoints.extend(0..4);
+            bench.breakers.narrow(&bench.rules, SERVICE, &set, &mut decision);
+            bench.attempt(&set, 0).expect("it may begin").failed();
+            bench.attempt(&set, 0).expect("it may begin").succeeded();
+        });
+        assert_eq!(
+            (decision.endpoints.len(), decision.rules.len()),
+            if speaks { (3, 1) } else { (4, 0) }
+        );
+        assert_eq!(count, 0, "{rules:?}");
+    }
+}

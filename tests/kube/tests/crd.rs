@@ -88,12 +88,13 @@ async fn definitions_are_established_and_structural() {
 }
 
 #[tokio::test]
-async fn examples_of_dubbo_apply_and_mean_the_same() {
+async fn examples_apply_and_mean_the_same() {
     let cluster = cluster().await;
     let namespace = cluster.namespace("crd-examples").await.expect("a namespace");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/dubbo");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let read = |folder| fs::read_dir(examples.join(folder)).expect("the folder is there");
     let mut count = 0;
-    for entry in fs::read_dir(folder).expect("the folder is there") {
+    for entry in read("dubbo").chain(read("rulecast")) {
         let path = entry.expect("an entry").path();
         if path.extension().is_none_or(|extension| extension != "yaml") {
             continue;
@@ -164,6 +165,34 @@ async fn specs_are_stored_or_refused_with_the_name_of_the_field() {
                 assert!(named, "{name}: {words:?} in: {}", status.message);
             }
             (answer, refusal) => panic!("{name}: {answer:?} where {refusal:?} was to be"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_breaker_that_would_never_open_is_not_stored() {
+    let cluster = cluster().await;
+    let namespace = cluster.namespace("crd-breakers").await.expect("a namespace");
+    let kind = Kind::CIRCUIT_BREAKER;
+    let api = api_of(kind, &cluster, &namespace);
+    let create = async |name: &str, threshold: Value| {
+        let spec = json!({ "scope": "service", "key": "com.Foo", "errorPercent": threshold });
+        let object = serde_json::from_value(json!({
+            "apiVersion": kind.api_version, "kind": kind.name,
+            "metadata": { "name": name }, "spec": spec,
+        }));
+        api.create(&PostParams::default(), &object.expect("an object")).await
+    };
+    for (name, threshold) in [("whole", json!(50)), ("fraction", json!(0.5))] {
+        let stored = create(name, threshold).await.expect("it is stored").data["spec"].take();
+        (kind.parse)(stored).expect("valid with its defaults");
+    }
+    if cluster.minor_version().await.expect("a version") >= 25 {
+        for (name, threshold) in [("zero", json!(0)), ("none", Value::Null)] {
+            let Err(kube::Error::Api(status)) = create(name, threshold).await else {
+                panic!("{name} was stored")
+            };
+            assert!(status.message.contains("it would never open"), "{}", status.message);
         }
     }
 }
