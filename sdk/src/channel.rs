@@ -1,7 +1,8 @@
 //! Calls that are routed, balanced, tried again and watched as rules say.
 //!
 //! A [`Governor`] chooses an endpoint for each call of one service: by the routing rules, then
-//! the circuit breakers, then the [`Balance`]. [`GovernedChannel`] does it for tonic clients.
+//! the circuit breakers, then the [`Balance`]. [`GovernedChannel`] does it for tonic clients, and
+//! `GovernedHttp` (with the feature `reqwest`) for HTTP.
 //!
 //! ```no_run
 //! use rulecast_sdk::{Client, Endpoint, EndpointSet, channel::{Balance, GovernedChannel}};
@@ -35,20 +36,23 @@
 //! | `timeout` | milliseconds that each try may take until its answer begins; 0: no limit | none |
 //! | `retries` | tries after the first, at most 10 | 2 |
 //!
-//! A caller's own deadline (`grpc-timeout`) bounds all tries together. Servers are told what is
-//! left.
+//! A caller's own deadline (`grpc-timeout`) bounds all tries together. Servers of gRPC are told
+//! what is left.
 //!
 //! # When a call is tried again
 //! When its connection could not be opened or broke off, and when the server answers
 //! UNAVAILABLE at once: at another endpoint if there is one, as long as no other answer has
 //! begun and not more than 64 KiB of the request were sent. Retries are a fifth of a service's
 //! calls at most, so that they do not multiply an outage, and ten in reserve. A server forbids
-//! or delays them by `grpc-retry-pushback-ms`.
+//! or delays them by `grpc-retry-pushback-ms`. Of HTTP calls, any is tried again when no
+//! connection could be opened, and those with a method that may be repeated (GET, PUT, DELETE
+//! …) when it broke off or the answer is 503.
 //!
 //! # What a circuit breaker learns
 //! An endpoint fails a call by a connection that fails, by taking too long, and by the codes
-//! UNAVAILABLE, INTERNAL, UNKNOWN, DATA_LOSS and DEADLINE_EXCEEDED. It has succeeded as soon as
-//! its first message has come. A call that the caller gives up counts as neither.
+//! UNAVAILABLE, INTERNAL, UNKNOWN, DATA_LOSS and DEADLINE_EXCEEDED, of HTTP 500 and above. It
+//! has succeeded as soon as its first message has come, of HTTP its headers. A call that the
+//! caller gives up counts as neither.
 
 mod balance;
 mod budget;
@@ -61,6 +65,8 @@ mod plan;
 mod replay;
 mod said;
 mod send;
+#[cfg(feature = "reqwest")]
+mod web;
 
 use std::{
     pin::Pin,
@@ -74,6 +80,8 @@ use tower_service::Service;
 pub use balance::Balance;
 pub use choice::{Choice, NoEndpoint, Tries};
 pub use governor::{Governor, GovernorBuilder};
+#[cfg(feature = "reqwest")]
+pub use web::{GovernedHttp, HttpError};
 
 use crate::client::Client;
 

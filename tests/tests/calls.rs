@@ -4,6 +4,8 @@
 mod server;
 #[path = "common/site.rs"]
 mod site;
+#[path = "calls/web.rs"]
+mod web;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,7 +21,7 @@ use rulecast_api::{
 };
 use rulecast_sdk::{
     Client, Endpoint, EndpointSet, Status as ClientStatus,
-    channel::{Balance, GovernedChannel, GovernorBuilder},
+    channel::{Balance, GovernedChannel, GovernorBuilder, HttpError},
     layer::Attributes,
     tls::{Expected, Wire},
 };
@@ -28,6 +30,7 @@ use server::{Does, Server};
 use site::{LIMIT, Plane, Site, soon};
 use tokio::{sync::watch, task::JoinSet};
 use tonic::{Code, Request, Status};
+use web::Web;
 
 const SERVICE: &str = "com.example.OrderService";
 
@@ -423,4 +426,77 @@ async fn streams_flow_while_they_are_kept() {
         assert_eq!(answer.nonce, now);
         say(next);
     }
+}
+
+#[tokio::test]
+async fn http_is_governed_alike() {
+    let fleet =
+        Fleet::new(&[("gray", route("gray", "attachments[x-lane]=gray => version=2"))]).await;
+    let orders = client(&fleet.site, &fleet.plane, "orders").await;
+    let (a, b) = (Web::start(&orders).await, Web::start(&orders).await);
+    let set = EndpointSet::new([
+        a.endpoint().with("version", "1"),
+        b.endpoint().with("version", "2").with("weight", "300"),
+    ]);
+    let set = set.expect("a set");
+    for plaintext in [true, false] {
+        let builder = GovernedChannel::builder(&fleet.client, SERVICE).endpoints(set.clone());
+        let builder = if plaintext { builder.plaintext() } else { builder };
+        let http = builder.build().http().expect("a client");
+        let url = "http://orders/who?are=you";
+        let mut counts = BTreeMap::new();
+        for _ in 0..40 {
+            let request = http.client().get(url).build().expect("a request");
+            let answer = soon("the call ends", http.execute(request)).await.expect("answered");
+            assert_eq!(answer.url().path(), "/who");
+            assert_eq!(answer.url().scheme(), if plaintext { "http" } else { "https" });
+            *counts.entry(answer.text().await.expect("a body")).or_default() += 1;
+        }
+        assert_eq!(counts, [(a.name(), 10), (b.name(), 30)].into());
+        let request = http.client().get(url).header("x-lane", "gray").build().expect("a request");
+        for _ in 0..4 {
+            let request = request.try_clone().expect("no stream");
+            let answer = soon("the call ends", http.execute(request)).await.expect("answered");
+            assert_eq!(answer.text().await.expect("a body"), b.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn http_is_tried_again_when_that_does_no_harm() {
+    let fleet = Fleet::new(&[]).await;
+    let orders = client(&fleet.site, &fleet.plane, "orders").await;
+    let (bad, good) = (Web::start(&orders).await, Web::start(&orders).await);
+    bad.answers(503);
+    let set = EndpointSet::new([bad.endpoint(), good.endpoint()]).expect("a set");
+    let builder = || GovernedChannel::builder(&fleet.client, SERVICE).plaintext();
+    let http = builder().endpoints(set).build().http().expect("a client");
+    let get = || http.client().get("http://orders/").build().expect("a request");
+    let post = || http.client().post("http://orders/").body("x").build().expect("a request");
+    for _ in 0..10 {
+        let answer = soon("the call ends", http.execute(get())).await.expect("answered");
+        assert_eq!(answer.text().await.expect("a body"), good.name());
+    }
+    let mut refused = 0;
+    for _ in 0..10 {
+        let answer = soon("the call ends", http.execute(post())).await.expect("answered");
+        refused += usize::from(answer.status().as_u16() == 503);
+    }
+    assert_eq!(refused, 5);
+
+    // Nobody is there: also what may not be repeated goes elsewhere.
+    let nobody = Endpoint::new("127.0.0.1", 1);
+    let set = EndpointSet::new([nobody.clone(), good.endpoint()]).expect("a set");
+    let http = builder().endpoints(set).build().http().expect("a client");
+    for _ in 0..10 {
+        let answer = soon("the call ends", http.execute(post())).await.expect("answered");
+        assert_eq!(answer.text().await.expect("a body"), good.name());
+    }
+    let set = EndpointSet::new([nobody]).expect("a set");
+    let http = builder().endpoints(set).build().http().expect("a client");
+    let error = soon("the call ends", http.execute(get())).await.expect_err("nobody is there");
+    assert!(matches!(&error, HttpError::Http(error) if error.is_connect()), "{error:?}");
+    let http = builder().build().http().expect("a client");
+    let error = soon("the call ends", http.execute(get())).await.expect_err("nobody is known");
+    assert!(error.to_string().ends_with("none is known"), "{error}");
 }

@@ -12,6 +12,9 @@ use crate::{
     endpoints::{Endpoint, EndpointSet},
 };
 
+/// Before an endpoint is tried once more, at most; doubles each time.
+const BACKOFF: Duration = Duration::from_millis(20);
+
 /// What was tried of one call. [`Governor::choose`](super::Governor::choose) keeps it.
 #[derive(Debug, Default)]
 pub struct Tries {
@@ -40,9 +43,12 @@ impl Tries {
         self.count += 1;
     }
 
-    /// Whether the last choice is an endpoint that was tried before.
-    pub(super) fn repeats(&self) -> bool {
-        self.repeats
+    /// How long to wait before the last choice is called: not, unless it was tried before.
+    pub(super) fn pause(&self) -> Duration {
+        match self.repeats {
+            true => BACKOFF.saturating_mul(1 << self.count.min(8)).mul_f64(fastrand::f64()),
+            false => Duration::ZERO,
+        }
     }
 
     pub(super) fn has(&self, place: &Arc<Place>) -> bool {

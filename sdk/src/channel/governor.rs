@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use rulecast_identity::ConnectOptions;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{Span, field};
 
 use super::{
     Balance, GovernedChannel,
@@ -18,13 +19,15 @@ use super::{
     choice::{Choice, NoEndpoint, Tries},
     place::Place,
     plan::{Plan, Tuning, View},
+    said::Said,
 };
 use crate::{
     breaker::Attempt,
     client::Client,
-    decision::{Decision, Request},
+    decision::{Decision, Effect, Request},
     endpoints::EndpointSet,
     tls::{Expected, Wire},
+    trace::TARGET,
 };
 
 thread_local! {
@@ -185,6 +188,13 @@ impl Governor {
         GovernedChannel::new(self.clone())
     }
 
+    /// What makes HTTP calls by a client of reqwest that opens connections as this governor
+    /// says. It follows no redirects, and takes no proxy from the environment.
+    #[cfg(feature = "reqwest")]
+    pub fn http(&self) -> Result<super::GovernedHttp, super::HttpError> {
+        super::GovernedHttp::of(self.clone())
+    }
+
     /// The service.
     pub fn service(&self) -> &str {
         &self.0.service
@@ -212,6 +222,40 @@ impl Governor {
     /// try, and when an endpoint is passed over because its breaker opens or its connection
     /// failed a moment ago.
     pub fn choose(&self, request: &Request<'_>, tries: &mut Tries) -> Result<Choice, NoEndpoint> {
+        self.choose_within(request, tries, &Span::none())
+    }
+
+    /// The same, of a call with these headers, with a span if it is traced.
+    pub(super) fn choose_for(
+        &self,
+        method: &str,
+        said: &Said<'_>,
+        tries: &mut Tries,
+    ) -> Result<Choice, NoEndpoint> {
+        let span = match self.0.client.sampling().takes(said.headers) {
+            true => tracing::info_span!(
+                target: TARGET,
+                "rulecast.route",
+                service = &*self.0.service,
+                method,
+                attempt = tries.count() + 1,
+                endpoint = field::Empty,
+                rules = field::Empty,
+                remaining = field::Empty,
+                draw = field::Empty,
+            ),
+            false => Span::none(),
+        };
+        let request = self.request().method(method).headers(said);
+        span.in_scope(|| self.choose_within(&request, tries, &span))
+    }
+
+    fn choose_within(
+        &self,
+        request: &Request<'_>,
+        tries: &mut Tries,
+        span: &Span,
+    ) -> Result<Choice, NoEndpoint> {
         let inner = &*self.0;
         let view = inner.view.load();
         let given = inner.client.parameters(&inner.service, &view.set);
@@ -228,10 +272,18 @@ impl Governor {
                 }
             }
             tries.draw = decision.draw;
+            if !span.is_none() {
+                let applied = decision.rules.iter().filter(|rule| rule.effect == Effect::Applied);
+                let rules: Vec<&str> = applied.map(|rule| &*rule.key).collect();
+                span.record("rules", rules.join(", "));
+                span.record("remaining", decision.endpoints.len());
+                span.record("draw", decision.draw);
+            }
             let picked = inner.pick(request, &view, &plan, &decision.endpoints, tries);
             let Some((index, place, attempt)) = picked else {
                 return Err(NoEndpoint::because(&inner.service, view.set.len(), decision));
             };
+            span.record("endpoint", &*place.address);
             tries.add(place.clone());
             let set = view.set.clone();
             Ok(Choice::new(set, index, place, attempt, plan.tuning(index)))

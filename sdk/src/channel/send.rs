@@ -15,8 +15,6 @@ use super::{
 };
 
 const PREVIOUS_ATTEMPTS: &str = "grpc-previous-rpc-attempts";
-/// Before an endpoint is tried once more; doubles each time.
-const BACKOFF: Duration = Duration::from_millis(20);
 
 /// Makes a call, as often as it takes and is allowed.
 pub(super) async fn call(
@@ -53,8 +51,8 @@ pub(super) async fn call(
             return answer;
         }
         let Ok(next) = choose(&governor, &parts, &mut tries) else { return answer };
-        if tries.repeats() && delay.is_zero() {
-            delay = BACKOFF.saturating_mul(1 << tries.count()).mul_f64(fastrand::f64());
+        if delay.is_zero() {
+            delay = tries.pause();
         }
         let start = Instant::now().checked_add(delay);
         if deadline.is_some_and(|deadline| start.is_none_or(|start| start >= deadline)) {
@@ -71,7 +69,7 @@ pub(super) async fn call(
 fn choose(governor: &Governor, parts: &Parts, tries: &mut Tries) -> Result<Choice, NoEndpoint> {
     let method = parts.uri.path().rsplit('/').next().unwrap_or_default();
     let said = Said { attributes: parts.extensions.get(), headers: &parts.headers };
-    governor.choose(&governor.request().method(method).headers(&said), tries)
+    governor.choose_for(method, &said, tries)
 }
 
 /// A try that gave no answer to go on with.
