@@ -9,6 +9,7 @@ use crate::{
     },
 };
 
+mod mappings;
 mod ownership;
 mod security;
 

@@ -13,7 +13,13 @@ use crate::scope::{TIER_OWN, TIER_OWNER};
 const ROUTE: Kind = Kind::CONDITION_ROUTE;
 const MAPPING: Kind = Kind::SERVICE_NAME_MAPPING;
 
-fn of(kind: Kind, name: &str, namespace: &str, created: i64, spec: Arc<dyn RuleSpec>) -> Stored {
+pub(super) fn of(
+    kind: Kind,
+    name: &str,
+    namespace: &str,
+    created: i64,
+    spec: Arc<dyn RuleSpec>,
+) -> Stored {
     let id = ResourceId { kind, namespace: namespace.into(), name: name.into() };
     let (labels, annotations) = Default::default();
     let resource = Resource { id, labels, annotations, created, spec };
@@ -27,7 +33,7 @@ fn mapping(namespace: &str, interface: &str, created: i64) -> Stored {
     of(MAPPING, "m", namespace, created, spec)
 }
 
-fn route(namespace: &str, key: &str) -> Stored {
+pub(super) fn route(namespace: &str, key: &str) -> Stored {
     let spec = json!({ "configVersion": "v3.0", "scope": "service", "key": key,
                        "conditions": ["=> region=a"] });
     of(ROUTE, "r", namespace, 0, ConditionRouteSpec::parse(spec).expect("valid"))
