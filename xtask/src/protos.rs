@@ -1,36 +1,64 @@
-//! Contracts: `api/proto/*.proto` become `api/src/proto/*.rs` and a descriptor
-//! set for reflection. The generated files are committed, so that a build
-//! needs neither protoc nor a protobuf compiler crate.
+//! Contracts: protos become Rust, and those of the plane a descriptor set for reflection.
+//! The generated files are committed, so that a build needs neither protoc nor a protobuf
+//! compiler crate.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 use prost::Message;
 
-const FILES: [&str; 8] = [
-    "rules.proto",
-    "observe.proto",
-    "identity.proto",
-    "admin.proto",
-    "dubbo_ca.proto",
-    "dubbo_rule.proto",
-    "dubbo_rules.proto",
-    "dubbo_mapping.proto",
+/// Protos of one crate.
+struct Contract {
+    protos: &'static str,
+    files: &'static [&'static str],
+    /// Where the generated files lie.
+    rust: &'static str,
+    /// The plane's: its stubs come with a feature, and it tells its descriptors.
+    plane: bool,
+}
+
+const CONTRACTS: [Contract; 2] = [
+    Contract {
+        protos: "api/proto",
+        files: &[
+            "rules.proto",
+            "observe.proto",
+            "identity.proto",
+            "admin.proto",
+            "dubbo_ca.proto",
+            "dubbo_rule.proto",
+            "dubbo_rules.proto",
+            "dubbo_mapping.proto",
+        ],
+        rust: "api/src/proto",
+        plane: true,
+    },
+    Contract {
+        protos: "examples/shop/proto",
+        files: &["shop.proto"],
+        rust: "examples/shop/src/proto",
+        plane: false,
+    },
 ];
 
-/// Generates into `api/src/proto`; with `check`, only tells whether that is current.
+/// Generates; with `check`, only tells whether what is there is current.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
-    let proto = root.join("api/proto");
-    let dest = root.join("api/src/proto");
+    CONTRACTS.iter().try_for_each(|contract| generate(contract, root, check))
+}
+
+fn generate(contract: &Contract, root: &Path, check: bool) -> Result<()> {
+    let (proto, dest) = (root.join(contract.protos), root.join(contract.rust));
     let fresh = tempfile::tempdir()?;
-    let set = protox::compile(FILES, [&proto]).context("api/proto does not compile")?;
-    fs::write(fresh.path().join("descriptors.bin"), set.encode_to_vec())?;
-    tonic_prost_build::configure()
-        .bytes(".")
-        .out_dir(fresh.path())
-        .client_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
-        .server_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
-        .compile_fds(set)?;
+    let set = protox::compile(contract.files, [&proto])
+        .with_context(|| format!("{} does not compile", contract.protos))?;
+    let mut builder = tonic_prost_build::configure().bytes(".").out_dir(fresh.path());
+    if contract.plane {
+        fs::write(fresh.path().join("descriptors.bin"), set.encode_to_vec())?;
+        builder = builder
+            .client_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
+            .server_mod_attribute(".", "#[cfg(feature = \"grpc\")]");
+    }
+    builder.compile_fds(set)?;
     fs::create_dir_all(&dest)?;
     for entry in fs::read_dir(fresh.path())? {
         let entry = entry?;
