@@ -6,6 +6,7 @@ pub(crate) mod conformance;
 pub(crate) mod dds;
 pub(crate) mod demo;
 pub(crate) mod eval;
+pub(crate) mod shop;
 pub(crate) mod status;
 
 use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt, path::Path};

@@ -26,7 +26,7 @@ enum Format {
 pub(crate) fn start(options: &Options) -> Result<()> {
     // Services tell what they do; a client that waits, why.
     let is = |names: &[&str]| std::env::args().any(|arg| names.contains(&arg.as_str()));
-    let default = if is(&["ca", "dds"]) {
+    let default = if is(&["ca", "dds", "shop"]) {
         "info"
     } else if is(&["client"]) {
         "warn"

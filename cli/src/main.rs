@@ -10,7 +10,7 @@ mod table;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{ca, client, conformance, dds, demo, eval, status};
+use commands::{ca, client, conformance, dds, demo, eval, shop, status};
 
 /// Rulecast casts traffic rules from one place to every application that must
 /// obey them, and runs them there as sandboxed WebAssembly.
@@ -27,7 +27,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run everything on this machine: authority, plane and a small fleet of clients
+    /// Run everything on this machine: authority, plane and a small shop that they govern
     Demo(demo::Demo),
     /// The certificate authority: run it, make it, hand out join tokens
     Ca(Box<ca::Ca>),
@@ -43,6 +43,9 @@ enum Command {
     Eval(eval::Eval),
     /// Run rule vectors through the policies as the SDK does
     Conformance(conformance::Conformance),
+    /// A process of the shop in the demo
+    #[command(hide = true)]
+    Shop(Box<shop::Shop>),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
                 Command::Clients(clients) => clients.run().await,
                 Command::Eval(eval) => eval.run(),
                 Command::Conformance(conformance) => conformance.run(),
+                Command::Shop(shop) => shop.run().await,
             }
         })
     });

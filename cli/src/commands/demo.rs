@@ -1,8 +1,12 @@
 //! `rulecast demo`: the whole way on one machine, with nothing mocked.
 
-mod fleet;
+mod board;
+mod http;
+mod load;
 mod plane;
+mod screen;
 mod script;
+mod shop;
 
 use std::{
     collections::BTreeSet,
@@ -14,32 +18,46 @@ use std::{
 
 use anyhow::{Context, Result};
 use rulecast_runtime::signal;
+use rulecast_shop::report::Calls;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    fleet::{APPLICATION, Fleet, NAMESPACE},
+    board::Board,
+    load::Job,
     plane::{Admin, Service, Site, TRUST_DOMAIN},
+    screen::Screen,
     script::Script,
+    shop::{NAMESPACE, Shop},
 };
 use super::status::show_problem;
 
+macro_rules! example {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../../../examples/rules/", $name)))
+    };
+}
+
 /// The example rules, so that the demo needs no checkout.
-const EXAMPLES: [(&str, &str); 3] = [
-    ("orders-region.yaml", include_str!("../../../examples/rules/orders-region.yaml")),
-    ("orders-canary.yaml", include_str!("../../../examples/rules/orders-canary.yaml")),
-    ("orders-gray.yaml", include_str!("../../../examples/rules/orders-gray.yaml")),
+const EXAMPLES: [(&str, &str); 6] = [
+    example!("mutual-tls.yaml"),
+    example!("orders-canary.yaml"),
+    example!("orders-read-only.yaml"),
+    example!("orders-timeouts.yaml"),
+    example!("stock-callers.yaml"),
+    example!("stock-region.yaml"),
 ];
 
-/// How often the plane is asked for documents that it refuses.
-const PROBLEMS_EVERY: Duration = Duration::from_millis(100);
+/// How often the processes are asked, and the table is drawn.
+const LOOK: Duration = Duration::from_millis(500);
 
-/// What changes within this time is shown at once.
-const GATHER: Duration = Duration::from_millis(50);
+/// Where the table cannot be drawn anew: how often it is printed when nothing changes.
+const PRINT: Duration = Duration::from_secs(10);
 
-/// Run everything on this machine: authority, plane and a small fleet of clients.
+/// Run everything on this machine: authority, plane, and a small shop under load.
 ///
-/// Edit, break and delete files of the rules folder and watch the calls follow. Ctrl-C ends it.
+/// The shop's calls are shown as they spread, fail and are refused. Edit, break and delete files
+/// of the rules folder and watch the calls follow. Ctrl-C ends it.
 #[derive(clap::Args)]
 pub(crate) struct Demo {
     /// The folder of rules [default: rulecast-demo/rules, a working copy of the examples]
@@ -55,7 +73,8 @@ pub(crate) struct Demo {
 struct Running {
     plane: (Service, Admin),
     ca: Service,
-    fleet: Fleet,
+    shop: Shop,
+    job: Job,
     plane_token: PathBuf,
     site: Site,
     _work: TempDir,
@@ -69,88 +88,101 @@ impl Demo {
         let Some(running) = shutdown.run_until_cancelled(self.start()).await else {
             return Ok(ExitCode::FAILURE);
         };
-        let Running { plane, ca, fleet, plane_token, site, _work } = running?;
-
+        let running = running?;
         if self.once {
-            let script = Script::new(started).play(&site, &plane_token, ca, plane, fleet);
+            let script = Script::new(started).play(running);
             return match shutdown.run_until_cancelled(script).await {
                 Some(played) => played.map(|()| ExitCode::SUCCESS),
                 None => Ok(ExitCode::FAILURE),
             };
         }
+        let Running { plane: (service, admin), ca, shop, job, site, _work, .. } = running;
         crate::output::outln!(
-            "{} clients up in {:.1} s. Rules: {}   metrics: http://{}/metrics   Ctrl-C ends it.\n",
-            fleet.len(),
+            "{} processes up in {:.1} s. Ctrl-C ends it.\n\
+             rules    {}\n\
+             gateway  curl http://{}/quotes/apple\n\
+             plane    rulecast status --socket {}; http://{}/metrics\n\
+             logs     {}\n",
+            shop.len() + 2,
             started.elapsed().as_secs_f64(),
             site.rules.display(),
+            shop.gateway(),
+            site.socket().display(),
             site.http,
+            site.work.join("*.log").display(),
         );
-        let (service, admin) = plane;
-        watch(&fleet, admin, shutdown).await;
+        tokio::join!(watch(&shop, &job, admin, &shutdown), job.run(&shutdown));
         crate::output::outln!("\nstopping");
-        fleet.shutdown().await;
+        job.stop().await;
+        shop.stop().await?;
         service.stop().await?;
         ca.stop().await?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Starts authority, plane and fleet, in this order.
+    /// Starts authority, plane and shop, in this order.
     async fn start(&self) -> Result<Running> {
         let work = tempfile::Builder::new().prefix("rulecast-demo-").tempdir()?;
         let rules = match &self.rules {
             Some(dir) => dir.clone(),
-            None if self.once => work.path().join("rules"),
+            None if self.once => script::rules(work.path())?,
             None => working_copy()?,
         };
         fs::create_dir_all(&rules).with_context(|| format!("rules folder {}", rules.display()))?;
-        let site = Site::new(work.path().to_owned(), rules)?;
+        let site = Site::new(work.path().to_owned(), rules, shop::PORTS)?;
 
         rulecast_ca::init(&site.ca_dir(), TRUST_DOMAIN)?;
         let ttl = Duration::from_secs(3600);
-        let token = |namespace, application| {
-            rulecast_ca::create_token(&site.ca_dir(), namespace, application, ttl)
+        let token = |namespace: &str, application: &str| {
+            anyhow::Ok(rulecast_ca::create_token(&site.ca_dir(), namespace, application, ttl)?)
         };
         let plane_token = work.path().join("dds.token");
         super::write_secret(&plane_token, &token("rulecast-system", "rulecast-dds")?)?;
-        let tokens = (0..Fleet::size())
-            .map(|_| token(NAMESPACE, APPLICATION))
-            .collect::<Result<Vec<_>, _>>()?;
 
         let ca = Service::ca(&site).await?;
         let plane = Service::dds(&site, &plane_token).await?;
-        let fleet = Fleet::start(&site, tokens).await?;
-        Ok(Running { plane, ca, fleet, plane_token, site, _work: work })
+        let job = token(NAMESPACE, Job::APPLICATION)?;
+        let (shop, job) = tokio::try_join!(
+            Shop::start(&site, |application| token(NAMESPACE, application)),
+            Job::start(&site, &job),
+        )?;
+        Ok(Running { plane, ca, shop, job, plane_token, site, _work: work })
     }
 }
 
-/// Prints whenever something changes, until `shutdown`.
-async fn watch(fleet: &Fleet, mut admin: Admin, shutdown: CancellationToken) {
-    let mut changed = fleet.changed();
+/// Puts the shop under load, and shows what comes of it, until `shutdown`.
+async fn watch(shop: &Shop, job: &Job, mut admin: Admin, shutdown: &CancellationToken) {
+    let customers = Calls::default();
+    load::customers(shop.gateway(), &customers, shutdown);
+    let (mut screen, mut board) = (Screen::new(), Board::default());
     let mut shown_problems = BTreeSet::new();
-    let mut shown = String::new();
-    let mut ask = tokio::time::interval(PROBLEMS_EVERY);
-    changed.mark_changed();
+    let (mut held, mut printed) = (String::new(), Instant::now());
+    let mut ticks = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
-            Ok(()) = changed.changed() => {
-                tokio::time::sleep(GATHER).await;
-                changed.mark_unchanged();
-                let held = fleet.holds();
-                if held != shown {
-                    crate::output::outln!("{}\n{}", time_of_day(), fleet.show());
-                    shown = held;
-                }
+            _ = ticks.tick() => {}
+        }
+        // A plane that is away has nothing to say; the processes show that it is.
+        if let Ok(status) = admin.status().await {
+            let problems: BTreeSet<String> = status.problems.iter().map(show_problem).collect();
+            for problem in problems.difference(&shown_problems) {
+                screen.tell(&format!("{}  {problem}", time_of_day()));
             }
-            _ = ask.tick() => {
-                // A plane that is away has nothing to say; the clients show that it is.
-                let Ok(status) = admin.status().await else { continue };
-                let problems: BTreeSet<String> = status.problems.iter().map(show_problem).collect();
-                for problem in problems.difference(&shown_problems) {
-                    crate::output::outln!("{}  {problem}\n", time_of_day());
-                }
-                shown_problems = problems;
-            }
+            shown_problems = problems;
+        }
+        let mut reports = shop.reports().await;
+        reports.push(("reports", Some(job.report())));
+        board.add(Instant::now(), &reports, &customers.edges());
+        let changed = board.held() != held;
+        if changed {
+            held = board.held();
+        }
+        if screen.is_live() {
+            screen.stand(&format!("{}\nRULES HELD BY\n{held}", board.calls()));
+        } else if changed || printed.elapsed() >= PRINT {
+            screen.stand(&format!("{}\n{held}{}", time_of_day(), board.calls()));
+            printed = Instant::now();
         }
     }
 }

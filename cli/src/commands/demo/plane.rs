@@ -1,6 +1,7 @@
-//! The services of the demo: real processes of this same binary.
+//! Processes of the demo: all of this same binary.
 
 use std::{
+    ffi::OsStr,
     fs::File,
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
@@ -17,11 +18,11 @@ use tonic::transport::Channel;
 
 use crate::{admin, commands::EXIT_WITH_PARENT};
 
-/// The trust domain of the demo.
-pub(super) const TRUST_DOMAIN: &str = "demo.rulecast.local";
+/// The trust domain of the demo, which the example rules name.
+pub(super) const TRUST_DOMAIN: &str = "shop.example";
 
 /// How long a service may take to be ready.
-const START: Duration = Duration::from_secs(15);
+const START: Duration = Duration::from_secs(60);
 
 /// Where everything of one demo lies and listens.
 pub(super) struct Site {
@@ -30,19 +31,22 @@ pub(super) struct Site {
     pub(super) ca: SocketAddr,
     pub(super) dds: SocketAddr,
     pub(super) http: SocketAddr,
+    /// Where the shop listens.
+    pub(super) shop: Vec<SocketAddr>,
 }
 
 impl Site {
-    /// Takes free ports of loopback. They are given back until the services bind
-    /// them: who is faster takes them, and the service then says so.
-    pub(super) fn new(work: PathBuf, rules: PathBuf) -> Result<Self> {
-        let held: Vec<TcpListener> = (0..3)
+    /// Takes free ports of loopback, `shop` of them for the shop. They are given back until the
+    /// services bind them: who is faster takes them, and the service then says so.
+    pub(super) fn new(work: PathBuf, rules: PathBuf, shop: usize) -> Result<Self> {
+        let held: Vec<TcpListener> = (0..3 + shop)
             .map(|_| TcpListener::bind("127.0.0.1:0"))
             .collect::<std::io::Result<_>>()
             .context("no free port on loopback")?;
         let mut ports = held.iter().map(TcpListener::local_addr);
         let mut next = || ports.next().context("ports")?.context("port");
-        Ok(Self { work, rules, ca: next()?, dds: next()?, http: next()? })
+        let (ca, dds, http) = (next()?, next()?, next()?);
+        Ok(Self { work, rules, ca, dds, http, shop: ports.collect::<std::io::Result<_>>()? })
     }
 
     /// The authority's folder.
@@ -64,7 +68,17 @@ pub(super) struct Service {
 }
 
 impl Service {
-    fn start(name: &'static str, work: &Path, args: &[&std::ffi::OsStr]) -> Result<Self> {
+    fn start(name: &'static str, work: &Path, args: &[&OsStr]) -> Result<Self> {
+        Self::start_with(name, work, args, &[])
+    }
+
+    /// As `start`, with variables.
+    pub(super) fn start_with(
+        name: &'static str,
+        work: &Path,
+        args: &[&OsStr],
+        variables: &[(&str, &OsStr)],
+    ) -> Result<Self> {
         let log = work.join(format!("{name}.log"));
         let sink = File::options()
             .create(true)
@@ -74,6 +88,7 @@ impl Service {
         let child = Command::new(std::env::current_exe()?)
             .args(args)
             .env(EXIT_WITH_PARENT, "1")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(sink.try_clone()?)
             .stderr(sink)
@@ -146,7 +161,7 @@ impl Service {
     }
 
     /// Waits a moment, or says why it will not start.
-    async fn still_starting(&mut self, since: Instant) -> Result<()> {
+    pub(super) async fn still_starting(&mut self, since: Instant) -> Result<()> {
         if let Ok(exit) = tokio::time::timeout(Duration::from_millis(5), self.child.wait()).await {
             bail!(
                 "{} stopped at its start ({}); its log is {}:\n{}",
@@ -174,7 +189,7 @@ impl Service {
     }
 
     /// SIGKILL: no goodbye.
-    pub(super) async fn kill(mut self) -> Result<()> {
+    pub(super) async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 

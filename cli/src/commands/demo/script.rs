@@ -1,29 +1,76 @@
 //! `demo --once`: the story played and checked, step by step.
 
 use std::{
+    collections::BTreeMap,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use http::Method;
+use rulecast_shop::{gateway::Answer, report::Report};
 use serde::Serialize;
+use tonic::Code;
 
 use super::{
-    fleet::{Fleet, Spread},
-    plane::{Admin, Service, Site},
+    Running,
+    http::{Http, Reply},
+    plane::{Admin, Service},
 };
 
 /// How long any step may take before it counts as failed.
 const STEP: Duration = Duration::from_secs(20);
 
-const NAME: &str = "orders";
+/// Calls that are looked at together.
+const BATCH: usize = 24;
 
-fn rule(conditions: &str) -> String {
+/// Calls by which a share is measured.
+const MEASURED: usize = 2_000;
+
+/// The rule of Orders' servers that the story is about.
+const ORDERS: &str = "orders.yaml";
+
+fn route(condition: &str) -> String {
     format!(
-        "apiVersion: dubbo.apache.org/v1alpha1\nkind: ConditionRoute\nmetadata:\n  name: {NAME}\n  namespace: shop\n\
-         spec:\n  configVersion: v3.0\n  scope: service\n  key: com.example.OrderService\n  force: true\n  conditions:\n    - \"{conditions}\"\n"
+        "apiVersion: dubbo.apache.org/v1alpha1\nkind: ConditionRoute\nmetadata:\n  name: orders\n  namespace: shop\n\
+         spec:\n  configVersion: v3.0\n  scope: service\n  key: shop.v1.Orders\n  force: true\n  conditions:\n    - \"{condition}\"\n"
     )
+}
+
+const CANARY: &str = "\
+apiVersion: dubbo.apache.org/v1alpha1
+kind: ConditionRoute
+metadata: {name: orders, namespace: shop}
+spec:
+  configVersion: v3.1
+  scope: service
+  key: shop.v1.Orders
+  conditions:
+    - to:
+        - {match: version=v1, weight: 90}
+        - {match: version=v2, weight: 10}
+";
+
+/// Who may not call Stock: everybody but these.
+fn callers(of: &[&str]) -> String {
+    let of = of.iter().map(|app| format!("spiffe://shop.example/ns/shop/app/{app}"));
+    format!(
+        "apiVersion: dubbo.apache.org/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {{name: stock-callers, namespace: shop}}\n\
+         spec:\n  action: DENY\n  rules:\n    - from: {{notPrincipals: [{}]}}\n      \
+         to: {{principals: [spiffe://shop.example/ns/shop/app/shop-stock]}}\n",
+        of.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// The rules that the story begins with.
+pub(super) fn rules(work: &Path) -> Result<PathBuf> {
+    let dir = work.join("rules");
+    fs::create_dir_all(&dir)?;
+    let name = "mutual-tls.yaml";
+    fs::write(dir.join(name), include_str!("../../../../examples/rules/mutual-tls.yaml"))?;
+    Ok(dir)
 }
 
 /// Writes as editors do: beside, then renamed over.
@@ -38,19 +85,21 @@ fn write(path: &Path, text: &str) -> Result<Instant> {
 #[derive(Serialize)]
 struct Figure {
     step: &'static str,
-    /// From the file's write (or the process's start) until all clients held it.
+    /// From the file's write (or the process's start) until the calls followed it.
     ms: f64,
 }
 
 pub(super) struct Script {
     figures: Vec<Figure>,
-    decisions: u64,
+    calls: u64,
+    canary: f64,
     started: Instant,
+    http: Http,
 }
 
 impl Script {
     pub(super) fn new(started: Instant) -> Self {
-        Self { figures: Vec::new(), decisions: 0, started }
+        Self { figures: Vec::new(), calls: 0, canary: 0.0, started, http: Http::new() }
     }
 
     fn done(&mut self, step: &'static str, since: Instant, what: &str) {
@@ -59,42 +108,42 @@ impl Script {
         self.figures.push(Figure { step, ms });
     }
 
-    /// Waits until every client decides as `right` says, all of the time.
+    /// Calls of alice at the gateway, as many at a time as a batch has.
+    async fn calls(&mut self, site: &Shopfront, count: usize) -> Result<Vec<Answer>> {
+        self.calls += count as u64;
+        stream::iter(0..count)
+            .map(|_| site.call(&self.http, "alice"))
+            .buffer_unordered(BATCH)
+            .map(|reply| answer(reply?))
+            .try_collect()
+            .await
+    }
+
+    /// Waits until the answers are as `right` says.
     async fn until(
         &mut self,
-        fleet: &Fleet,
+        site: &Shopfront,
         step: &str,
-        right: impl Fn(&Spread) -> bool,
+        right: impl Fn(&[Answer]) -> bool,
     ) -> Result<()> {
         let since = Instant::now();
         loop {
-            let mut changed = fleet.changed();
-            let spreads = fleet.spreads(200);
-            self.decisions += 200 * spreads.len() as u64;
-            if spreads.iter().all(&right) {
+            let answers = self.calls(site, BATCH).await;
+            if answers.as_ref().is_ok_and(|answers| right(answers)) {
                 return Ok(());
             }
-            let left = STEP.checked_sub(since.elapsed()).with_context(|| {
-                format!("step {step}: not applied by all within {STEP:?}:\n{}", fleet.show())
-            })?;
-            // A client that changed is looked at again; the timer only bounds the wait.
-            let _ =
-                tokio::time::timeout(left.min(Duration::from_millis(100)), changed.changed()).await;
+            if since.elapsed() > STEP {
+                let answers = answers?;
+                bail!("step {step}: not in force within {STEP:?}: {}", spread(&answers));
+            }
         }
     }
 
     /// Plays the story and closes with its figures as one line of JSON, also when a step
-    /// fails. `plane` and `ca` are running; at its end both are stopped.
-    pub(super) async fn play(
-        mut self,
-        site: &Site,
-        token: &Path,
-        ca: Service,
-        plane: (Service, Admin),
-        fleet: Fleet,
-    ) -> Result<()> {
-        let clients = fleet.len();
-        let played = self.steps(site, token, ca, plane, fleet).await;
+    /// fails. Everything is running; at its end all is stopped.
+    pub(super) async fn play(mut self, running: Running) -> Result<()> {
+        let clients = running.shop.len() + 1;
+        let played = self.steps(running).await;
         let slowest = self
             .figures
             .iter()
@@ -104,7 +153,8 @@ impl Script {
         let line = serde_json::json!({
             "steps": self.figures,
             "clients": clients,
-            "decisions": self.decisions,
+            "decisions": self.calls,
+            "canary_percent": self.canary,
             "write_to_applied_by_all_max_ms": slowest,
             "error": played.as_ref().err().map(|error| format!("{error:#}")),
         });
@@ -112,107 +162,205 @@ impl Script {
         played?;
         ensure!(
             slowest <= 500.0,
-            "a change took {slowest:.0} ms from the file to all clients; the promise is 500 ms"
+            "a change took {slowest:.0} ms from the file to all calls; the promise is 500 ms"
         );
         Ok(())
     }
 
-    async fn steps(
-        &mut self,
-        site: &Site,
-        token: &Path,
-        ca: Service,
-        plane: (Service, Admin),
-        mut fleet: Fleet,
-    ) -> Result<()> {
-        let (service, mut admin) = plane;
-        let file = site.rules.join("orders.yaml");
-        let everywhere = |spread: &Spread| spread.all_endpoints();
-        let only =
-            |key: &'static str, value: &'static str| move |spread: &Spread| spread.only(key, value);
+    async fn steps(&mut self, running: Running) -> Result<()> {
+        let Running {
+            plane: (mut service, mut admin),
+            ca,
+            mut shop,
+            job,
+            plane_token,
+            site,
+            _work,
+        } = running;
+        let front = Shopfront(shop.gateway());
+        let file = site.rules.join(ORDERS);
+        let everywhere = |answers: &[Answer]| spread_of(answers).len() == 3;
 
-        self.until(&fleet, "start", everywhere).await?;
-        self.done("start", self.started, &format!("{} clients connected, no rule", fleet.len()));
+        self.until(&front, "start", everywhere).await?;
+        job.read().await.context("step start: the job is not answered")?;
+        let processes = shop.len() + 2;
+        self.done("start", self.started, &format!("{processes} processes up, mutual TLS only"));
 
-        let at = write(&file, &rule("method=getOrder => region=hangzhou"))?;
-        self.until(&fleet, "appear", only("region", "hangzhou")).await?;
-        self.done("appear", at, "a rule appears: all calls go to region hangzhou");
+        let at = write(&file, &route("=> region=hangzhou"))?;
+        self.until(&front, "appear", only_region("hangzhou")).await?;
+        self.done("appear", at, "a rule appears: all calls go to Orders in hangzhou");
 
-        let at = write(&file, &rule("method=getOrder => region=beijing"))?;
-        self.until(&fleet, "change", only("region", "beijing")).await?;
-        self.done("change", at, "it changes: all calls go to region beijing");
+        let at = write(&file, &route("=> region=beijing"))?;
+        self.until(&front, "change", only_region("beijing")).await?;
+        self.done("change", at, "it changes: all calls go to Orders in beijing");
 
-        let at = write(&file, &rule("method=getOrder => region=="))?;
-        let problem = loop {
-            if let Some(problem) = admin.status().await?.problems.into_iter().next() {
-                break problem;
-            }
-            ensure!(at.elapsed() < STEP, "step break: the plane does not report the broken file");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        };
-        ensure!(
-            problem.line == 12 && problem.field == "spec.conditions[0]" && !problem.hint.is_empty(),
-            "step break: the report does not name line 12, field spec.conditions[0] and what would be right: {problem:?}"
-        );
-        self.until(&fleet, "break", only("region", "beijing")).await?;
-        self.done("break", at, &crate::commands::status::show_problem(&problem));
+        let at = write(&file, &route("=> region=="))?;
+        let problem = problem(&mut admin, at).await?;
+        self.until(&front, "break", only_region("beijing")).await?;
+        self.done("break", at, &problem);
 
-        let at = write(&file, &rule("method=getOrder => env=gray"))?;
-        self.until(&fleet, "mend", only("env", "gray")).await?;
+        let at = write(&file, &route("=> version=v2"))?;
+        self.until(&front, "mend", only_version("v2")).await?;
         ensure!(
             admin.status().await?.problems.is_empty(),
             "step mend: the problem is still reported"
         );
-        self.done("mend", at, "it is mended: all calls go to env gray");
+        self.done("mend", at, "it is mended: all calls go to Orders v2");
+
+        let policy = site.rules.join("stock-callers.yaml");
+        let at = write(&policy, &callers(&["shop-orders"]))?;
+        let refused = loop {
+            match job.read().await {
+                Err(status) if status.code() == Code::PermissionDenied => break status,
+                other => ensure!(at.elapsed() < STEP, "step deny: the job is let in: {other:?}"),
+            }
+        };
+        ensure!(
+            refused.message().contains("stock-callers/shop"),
+            "step deny: the refusal does not name the policy: {refused}"
+        );
+        self.until(&front, "deny", only_version("v2")).await?;
+        self.done("deny", at, &format!("a job may not call Stock: {}", refused.message()));
+
+        let at = write(&policy, &callers(&["shop-orders", "shop-reports"]))?;
+        while let Err(status) = job.read().await {
+            ensure!(at.elapsed() < STEP, "step turn: the job is not let in: {status}");
+        }
+        self.done("turn", at, "the policy is edited: now it may");
 
         let at = Instant::now();
         service.kill().await?;
-        fleet.wait_all(STEP, |status| !status.connected).await.context("step kill")?;
-        let before = self.decisions;
-        self.until(&fleet, "kill", only("env", "gray")).await?;
+        shop.wait_all(STEP, |report| !report.connected).await.context("step kill")?;
+        let before = self.calls;
+        self.until(&front, "kill", only_version("v2")).await?;
+        let calls = self.calls - before;
         self.done(
             "kill",
             at,
-            &format!(
-                "the plane is killed; {} decisions since, all by the last good rules",
-                self.decisions - before
-            ),
+            &format!("the plane is killed; {calls} calls since, all by the last good rules"),
         );
 
         let at = Instant::now();
-        fleet.restart(0).await.context("step restart: a client does not start without a plane")?;
-        self.until(&fleet, "restart", only("env", "gray")).await?;
+        shop.restart("gateway").await.context("step restart: it does not start without a plane")?;
+        self.until(&front, "restart", only_version("v2")).await?;
         self.done(
             "restart",
             at,
-            "a client restarts without a plane: rules, key and certificate from its disk",
+            "the gateway restarts without a plane: rules, key and certificate from its disk",
         );
 
-        let revisions = fleet.revisions();
+        let before = revisions(&shop.reports().await);
         let at = Instant::now();
-        let (service, mut admin) = Service::dds(site, token).await?;
-        fleet
-            .wait_all(STEP, |status| status.connected && status.synced())
-            .await
-            .context("step resume")?;
-        let clients = admin.status().await?.clients;
-        ensure!(clients as usize == fleet.len(), "step resume: the plane sees {clients} clients");
-        for (now, before) in fleet.revisions().iter().zip(&revisions) {
-            ensure!(now >= before, "step resume: a revision went back from {before} to {now}");
+        let (service, mut admin) = Service::dds(&site, &plane_token).await?;
+        shop.wait_all(STEP, |report| report.connected).await.context("step resume")?;
+        // The job is no process of the shop, and comes back by itself.
+        while admin.status().await?.clients as usize != shop.len() + 1 {
+            ensure!(at.elapsed() < STEP, "step resume: the plane does not see every client");
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        self.until(&fleet, "resume", only("env", "gray")).await?;
-        self.done("resume", at, "the plane comes back: every client resumes");
+        for (name, now) in revisions(&shop.reports().await) {
+            let before = before.get(name).copied().unwrap_or(0);
+            ensure!(now >= before, "step resume: {name} went back from {before} to {now}");
+        }
+        self.until(&front, "resume", only_version("v2")).await?;
+        self.done("resume", at, "the plane comes back: every process resumes");
+
+        let at = write(&file, CANARY)?;
+        self.until(&front, "canary", |answers| {
+            answers.iter().any(|answer| answer.orders.version == "v1")
+        })
+        .await?;
+        let answers = self.calls(&front, MEASURED).await?;
+        let v2 = answers.iter().filter(|answer| answer.orders.version == "v2").count();
+        self.canary = v2 as f64 * 100.0 / MEASURED as f64;
+        // Five standard deviations of so many draws.
+        ensure!(
+            (self.canary - 10.0).abs() < 3.4,
+            "step canary: v2 got {:.1} % of {MEASURED} calls; 10 % are wanted",
+            self.canary
+        );
+        self.done("canary", at, &format!("v2 gets {:.1} % of {MEASURED} calls", self.canary));
 
         let at = Instant::now();
         fs::remove_file(&file)?;
-        self.until(&fleet, "delete", everywhere).await?;
+        self.until(&front, "delete", everywhere).await?;
         self.done("delete", at, "the rule is deleted: calls go everywhere again");
 
         let at = Instant::now();
-        fleet.shutdown().await;
+        job.stop().await;
+        shop.stop().await?;
         service.stop().await?;
         ca.stop().await?;
         self.done("stop", at, "all ended cleanly");
         Ok(())
+    }
+}
+
+/// The gateway, as customers see it.
+struct Shopfront(std::net::SocketAddr);
+
+impl Shopfront {
+    async fn call(&self, http: &Http, customer: &str) -> Result<Reply> {
+        http.call(Method::GET, self.0, "/quotes/apple", &[("x-customer", customer)]).await
+    }
+}
+
+fn answer(reply: Reply) -> Result<Answer> {
+    ensure!(reply.status.is_success(), "the gateway says {} {}", reply.status, reply.body);
+    Ok(serde_json::from_str(&reply.body)?)
+}
+
+fn only_region(region: &str) -> impl Fn(&[Answer]) -> bool {
+    move |answers| answers.iter().all(|answer| answer.orders.region == region)
+}
+
+fn only_version(version: &str) -> impl Fn(&[Answer]) -> bool {
+    move |answers| answers.iter().all(|answer| answer.orders.version == version)
+}
+
+/// How many answers each server of Orders gave.
+fn spread_of(answers: &[Answer]) -> BTreeMap<&str, usize> {
+    let mut spread = BTreeMap::new();
+    for answer in answers {
+        *spread.entry(answer.orders.address.as_str()).or_default() += 1;
+    }
+    spread
+}
+
+fn spread(answers: &[Answer]) -> String {
+    let servers: BTreeMap<&str, String> = answers
+        .iter()
+        .map(|Answer { orders, .. }| {
+            (orders.address.as_str(), format!("{} {}", orders.version, orders.region))
+        })
+        .collect();
+    let counts = spread_of(answers).into_iter().map(|(address, count)| {
+        let server = servers.get(address).map_or("", String::as_str);
+        format!("{count} calls to {server}")
+    });
+    counts.collect::<Vec<_>>().join(", ")
+}
+
+/// The highest revision that each process holds.
+fn revisions<'a>(reports: &[(&'a str, Option<Report>)]) -> BTreeMap<&'a str, i64> {
+    let revision = |report: &Report| report.rules.iter().map(|held| held.revision).max();
+    reports.iter().filter_map(|(name, report)| Some((*name, revision(report.as_ref()?)?))).collect()
+}
+
+/// Waits for the plane to say what is wrong with the file that was broken.
+async fn problem(admin: &mut Admin, since: Instant) -> Result<String> {
+    loop {
+        if let Some(problem) = admin.status().await?.problems.into_iter().next() {
+            ensure!(
+                problem.line == 12
+                    && problem.field == "spec.conditions[0]"
+                    && !problem.hint.is_empty(),
+                "step break: the report does not name line 12, field spec.conditions[0] and what \
+                 would be right: {problem:?}"
+            );
+            return Ok(crate::commands::status::show_problem(&problem));
+        }
+        ensure!(since.elapsed() < STEP, "step break: the plane does not report the broken file");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
