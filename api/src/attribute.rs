@@ -1,4 +1,10 @@
-//! Names of what rules may ask of a call as a server sees it.
+//! What rules may ask of a call as a server sees it: attributes by name, and conditions on them.
+
+mod condition;
+#[cfg(feature = "schema")]
+pub(crate) mod schema;
+
+pub use condition::{Condition, ValueMatch};
 
 use crate::condition::shorten;
 

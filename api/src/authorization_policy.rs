@@ -8,4 +8,6 @@ mod spec;
 
 #[cfg(feature = "schema")]
 pub(crate) use schema::schema;
-pub use spec::{Action, AuthorizationPolicySpec, Condition, MatchType, Rule, ValueMatch};
+pub use spec::{Action, AuthorizationPolicySpec, MatchType, Rule};
+
+pub use crate::attribute::{Condition, ValueMatch};

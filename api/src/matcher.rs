@@ -10,6 +10,7 @@ mod compat;
 pub(crate) mod schema;
 #[cfg(feature = "manifest")]
 pub(crate) mod spec;
+mod values;
 
 use regex::{Regex, RegexBuilder};
 
@@ -17,6 +18,8 @@ use crate::{
     ip::{self, IpError, IpExpr},
     proto::rules::v1 as wire,
 };
+
+pub use values::Values;
 
 /// Longest pattern of a regular expression, in bytes.
 pub const MAX_REGEX: usize = 1024;

@@ -2,17 +2,13 @@
 
 use serde_json::{Map, Value};
 
-use super::spec::{Action, AuthorizationPolicySpec, Condition, MatchType, Rule, ValueMatch};
+use super::spec::{Action, AuthorizationPolicySpec, MatchType, Rule};
 use crate::{
-    attribute,
+    attribute::Condition,
     condition::shorten,
     fields::{Errors, present, show},
-    matcher::WholeRegex,
     selector::{Of, Selector},
 };
-
-/// Most bytes of a value in a condition.
-pub(super) const MAX_VALUE: usize = 4096;
 
 /// All errors go to `errors`, in document order.
 pub(super) fn spec(value: &Value, errors: &mut Errors) -> Option<AuthorizationPolicySpec> {
@@ -92,95 +88,6 @@ fn rule(errors: &mut Errors, value: &Value, path: &str) -> Rule {
     };
     let from = selector("from", Of::Caller);
     let to = selector("to", Of::Endpoint);
-    let when = format!("{path}.when");
-    let items = errors.list(present(map, "when"), &when);
-    let when = items
-        .iter()
-        .enumerate()
-        .filter_map(|(i, item)| condition(errors, item, &format!("{when}[{i}]")))
-        .collect();
+    let when = Condition::read_all(errors, map, path, "when");
     Rule { from, to, when }
-}
-
-fn condition(errors: &mut Errors, value: &Value, path: &str) -> Option<Condition> {
-    let map = errors.object(value, path, &["key", "values", "notValues"])?;
-    let key = errors.text(map, path, "key");
-    let field = format!("{path}.key");
-    let key = match key.map(|key| (key, attribute::name(key))) {
-        Some((_, Ok(name))) => name,
-        Some((key, Err(error))) => {
-            errors.invalid(&field, key, error.message, &error.hint);
-            String::new()
-        }
-        None => {
-            if present(map, "key").is_none() {
-                errors.missing(&field, "name an attribute, such as method or request.headers[x]");
-            }
-            String::new()
-        }
-    };
-    let values = values(errors, map, path, "values");
-    let not_values = self::values(errors, map, path, "notValues");
-    if present(map, "values").is_none() && present(map, "notValues").is_none() {
-        errors.missing(
-            &format!("{path}.values"),
-            "write values or notValues, or leave out the whole",
-        );
-    }
-    Some(Condition { key, values, not_values })
-}
-
-fn values(
-    errors: &mut Errors,
-    map: &Map<String, Value>,
-    path: &str,
-    field: &str,
-) -> Vec<ValueMatch> {
-    let path = format!("{path}.{field}");
-    let items = errors.list(present(map, field), &path);
-    let mut values = Vec::with_capacity(items.len());
-    for (i, item) in items.iter().enumerate() {
-        values.extend(value_match(errors, item, &format!("{path}[{i}]")));
-    }
-    values
-}
-
-fn value_match(errors: &mut Errors, value: &Value, path: &str) -> Option<ValueMatch> {
-    const HINT: &str = "write equals or regex";
-    let map = errors.object(value, path, &["type", "value"])?;
-    let how = errors.text(map, path, "type");
-    if present(map, "type").is_none() {
-        errors.missing(&format!("{path}.type"), HINT);
-    }
-    if present(map, "value").is_none() {
-        errors.missing(&format!("{path}.value"), "write the text that it is compared with");
-    }
-    let text = errors.text(map, path, "value");
-    let place = format!("{path}.value");
-    if let Some(text) = text.filter(|text| text.len() > MAX_VALUE) {
-        let message = format!("{} bytes are too many", text.len());
-        errors.invalid(&place, text, message, &format!("write at most {MAX_VALUE}"));
-        return None;
-    }
-    match how? {
-        "equals" => text.map(|text| ValueMatch::Equals(text.to_owned())),
-        "regex" => {
-            let text = text?;
-            if let Err(error) = WholeRegex::new(text) {
-                errors.invalid(&place, text, error.message, &error.hint);
-            }
-            Some(ValueMatch::Regex(text.to_owned()))
-        }
-        "ognl" => {
-            let message = "ognl is not evaluated: it is a program in the caller's hands, run by \
-                           whoever reads the rule";
-            errors.invalid(&format!("{path}.type"), "ognl", message.to_owned(), HINT);
-            None
-        }
-        other => {
-            let message = format!("\"{}\" is no way to compare", shorten(other));
-            errors.invalid(&format!("{path}.type"), other, message, HINT);
-            None
-        }
-    }
 }

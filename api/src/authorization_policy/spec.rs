@@ -2,10 +2,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::read;
 use crate::{
+    attribute::Condition,
     fields::Errors,
     kind::{FieldError, Interest, Projection, RuleSpec, Subject},
     proto::rules::v1::{self as wire, Target},
@@ -52,27 +53,6 @@ impl MatchType {
             Self::All => "allMatch",
         }
     }
-}
-
-/// What a value must be like.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ValueMatch {
-    /// This text.
-    Equals(String),
-    /// This regular expression, for the whole value.
-    Regex(String),
-}
-
-/// A condition on an attribute of the call. It holds when any of `values` is met, or there are
-/// none, and none of `not_values` is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
-    /// The attribute's [name](crate::attribute::name).
-    pub key: String,
-    /// Any of these.
-    pub values: Vec<ValueMatch>,
-    /// None of these.
-    pub not_values: Vec<ValueMatch>,
 }
 
 /// A rule: who calls whom, when.
@@ -132,11 +112,7 @@ impl AuthorizationPolicySpec {
 impl Rule {
     fn to_wire(&self) -> wire::AuthorizationRule {
         let from = (!self.from.is_empty()).then(|| self.from.to_source());
-        let when = self.when.iter().map(|condition| wire::AttributeMatch {
-            key: condition.key.clone(),
-            values: condition.values.iter().map(ValueMatch::to_wire).collect(),
-            not_values: condition.not_values.iter().map(ValueMatch::to_wire).collect(),
-        });
+        let when = self.when.iter().map(Condition::to_wire);
         wire::AuthorizationRule { from: from.into_iter().collect(), when: when.collect() }
     }
 
@@ -151,41 +127,6 @@ impl Rule {
             map.insert("when".into(), self.when.iter().map(Condition::to_json).collect());
         }
         Value::Object(map)
-    }
-}
-
-impl Condition {
-    fn to_json(&self) -> Value {
-        let mut map = Map::new();
-        map.insert("key".into(), self.key.clone().into());
-        for (field, list) in [("values", &self.values), ("notValues", &self.not_values)] {
-            if !list.is_empty() {
-                map.insert(field.into(), list.iter().map(ValueMatch::to_json).collect());
-            }
-        }
-        // One of them has to stand there.
-        if map.len() == 1 {
-            map.insert("values".into(), Value::Array(Vec::new()));
-        }
-        Value::Object(map)
-    }
-}
-
-impl ValueMatch {
-    fn to_wire(&self) -> wire::ValueMatch {
-        use wire::value_match::How;
-        let how = match self {
-            Self::Equals(text) => How::Equals(text.clone()),
-            Self::Regex(text) => How::Regex(text.clone()),
-        };
-        wire::ValueMatch { how: Some(how) }
-    }
-
-    fn to_json(&self) -> Value {
-        match self {
-            Self::Equals(text) => json!({ "type": "equals", "value": text }),
-            Self::Regex(text) => json!({ "type": "regex", "value": text }),
-        }
     }
 }
 

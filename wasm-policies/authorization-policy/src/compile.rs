@@ -4,8 +4,8 @@ use prost::Message as _;
 use rulecast_api::{
     Code,
     ip::IpExpr,
-    matcher::WholeRegex,
-    proto::rules::v1::{self as wire, authorization_policy, value_match::How},
+    matcher::Values,
+    proto::rules::v1::{self as wire, authorization_policy},
 };
 use rulecast_policy::{Attributes, CommitError};
 
@@ -54,58 +54,6 @@ pub(crate) enum Check {
     NoneOf(Values),
     Within(Vec<IpExpr>),
     Outside(Vec<IpExpr>),
-}
-
-/// Values, of which any may be met.
-#[derive(Debug, Default)]
-pub(crate) struct Values {
-    /// Ascending.
-    equal: Vec<Box<[u8]>>,
-    regexes: Vec<WholeRegex>,
-}
-
-impl Values {
-    pub(crate) fn meet(&self, value: &[u8]) -> bool {
-        let equal = match &*self.equal {
-            [] => false,
-            [one] => **one == *value,
-            many => many.binary_search_by(|known| (**known).cmp(value)).is_ok(),
-        };
-        equal || self.regexes.iter().any(|regex| regex.matches(value))
-    }
-
-    /// For people; at most some of them.
-    pub(crate) fn shown(&self) -> String {
-        let equal = self.equal.iter().map(|text| String::from_utf8_lossy(text).into_owned());
-        let regexes = self.regexes.iter().map(|regex| format!("/{}/", regex.as_str()));
-        let some: Vec<String> = equal.chain(regexes).take(4).collect();
-        let more = self.equal.len() + self.regexes.len() - some.len();
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        let text: String = some.join(", ").chars().take(200).collect();
-        text + &more
-    }
-
-    fn texts(texts: Vec<String>) -> Self {
-        let mut equal: Vec<Box<[u8]>> =
-            texts.into_iter().map(|text| text.into_bytes().into_boxed_slice()).collect();
-        equal.sort_unstable();
-        Self { equal, regexes: Vec::new() }
-    }
-
-    fn matches(values: Vec<wire::ValueMatch>, field: &str) -> Result<Self, CommitError> {
-        let (mut texts, mut regexes) = (Vec::new(), Vec::new());
-        for (i, value) in values.into_iter().enumerate() {
-            let field = || format!("{field}[{i}]");
-            match value.how {
-                Some(How::Equals(text)) => texts.push(text),
-                Some(How::Regex(text)) => {
-                    regexes.push(WholeRegex::new(&text).map_err(|e| refuse(field(), e))?);
-                }
-                None => return Err(refuse(field(), "compares in a way of a newer version")),
-            }
-        }
-        Ok(Self { regexes, ..Self::texts(texts) })
-    }
 }
 
 fn refuse(field: impl Into<String>, message: impl ToString) -> CommitError {
@@ -172,15 +120,19 @@ fn tests(
     for (i, when) in rule.when.into_iter().enumerate() {
         let path = format!("{path}.when[{i}]");
         if !when.values.is_empty() {
-            let values = Values::matches(when.values, &format!("{path}.values"))?;
+            let values = values(when.values, &format!("{path}.values"))?;
             test(&when.key, Check::OneOf(values));
         }
         if !when.not_values.is_empty() {
-            let values = Values::matches(when.not_values, &format!("{path}.notValues"))?;
+            let values = values(when.not_values, &format!("{path}.notValues"))?;
             test(&when.key, Check::NoneOf(values));
         }
     }
     Ok(tests)
+}
+
+fn values(values: Vec<wire::ValueMatch>, path: &str) -> Result<Values, CommitError> {
+    Values::from_wire(values).map_err(|(i, error)| refuse(format!("{path}[{i}]"), error))
 }
 
 fn blocks(texts: Vec<String>, path: &str, field: &str) -> Result<Vec<IpExpr>, CommitError> {

@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use serde_json::json;
+
 use super::*;
 use crate::{Code, proto::dubbo::v1alpha1 as old};
 
