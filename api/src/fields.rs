@@ -15,6 +15,9 @@ use crate::{
 /// Most entries of any list in a spec.
 pub(crate) const MAX_ITEMS: usize = 1000;
 
+/// Longest text of a time span, in bytes.
+pub(crate) const MAX_SPAN: usize = 64;
+
 /// What `key` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -193,7 +196,8 @@ impl Errors {
         bounds: RangeInclusive<Duration>,
     ) -> Option<Duration> {
         let value = present(map, field)?;
-        let span = value.as_str().and_then(|text| humantime::parse_duration(text).ok());
+        let text = value.as_str().filter(|text| text.len() <= MAX_SPAN);
+        let span = text.and_then(|text| humantime::parse_duration(text).ok());
         let span = span.filter(|span| span.subsec_nanos() % 1_000_000 == 0);
         let message = match span {
             Some(span) if bounds.contains(&span) => return Some(span),

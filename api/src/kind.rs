@@ -16,8 +16,8 @@ use bytes::Bytes;
 use crate::{
     affinity_route::AffinityRouteSpec, authentication_policy::AuthenticationPolicySpec,
     authorization_policy::AuthorizationPolicySpec, circuit_breaker::CircuitBreakerSpec, code::Code,
-    condition_route::ConditionRouteSpec, proto::rules::v1::Target, selector::Selector,
-    tag_route::TagRouteSpec,
+    condition_route::ConditionRouteSpec, proto::rules::v1::Target, rate_limit::RateLimitSpec,
+    selector::Selector, tag_route::TagRouteSpec,
 };
 
 /// What a spec is refused for: where, what, and what would be right.
@@ -349,6 +349,27 @@ static DYNAMIC_CONFIG: KindInfo = KindInfo {
     crd: None,
 };
 
+static RATE_LIMIT: KindInfo = KindInfo {
+    api_version: "rulecast.io/v1alpha1",
+    name: "RateLimit",
+    plural: "ratelimits",
+    short_names: &["rl"],
+    type_name: "rulecast.io/v1alpha1/RateLimit",
+    phase: Phase::Limit,
+    parse: RateLimitSpec::parse,
+    #[cfg(feature = "schema")]
+    crd: Some(CrdInfo {
+        schema: crate::rate_limit::schema,
+        columns: &[
+            Column { name: "Requests", kind: "integer", path: ".spec.requests", wide: false },
+            Column { name: "Per", kind: "string", path: ".spec.per", wide: false },
+            Column { name: "Enabled", kind: "boolean", path: ".spec.enabled", wide: false },
+        ],
+    }),
+    #[cfg(not(feature = "schema"))]
+    crd: None,
+};
+
 static CIRCUIT_BREAKER: KindInfo = KindInfo {
     api_version: "rulecast.io/v1alpha1",
     name: "CircuitBreaker",
@@ -378,6 +399,7 @@ pub static KINDS: Kinds = &[
     Kind::DYNAMIC_CONFIG,
     Kind::AUTHENTICATION_POLICY,
     Kind::AUTHORIZATION_POLICY,
+    Kind::RATE_LIMIT,
     Kind::CIRCUIT_BREAKER,
 ];
 
@@ -400,6 +422,9 @@ impl Kind {
 
     /// Gives parameters to calls and endpoints.
     pub const DYNAMIC_CONFIG: Kind = Kind(&DYNAMIC_CONFIG);
+
+    /// Says how many calls servers take.
+    pub const RATE_LIMIT: Kind = Kind(&RATE_LIMIT);
 
     /// Leaves endpoints that fail out for a while.
     pub const CIRCUIT_BREAKER: Kind = Kind(&CIRCUIT_BREAKER);

@@ -33,6 +33,8 @@ pub mod manifest;
 pub mod matcher;
 pub mod proto;
 #[cfg(feature = "manifest")]
+pub mod rate_limit;
+#[cfg(feature = "manifest")]
 pub mod resource;
 #[cfg(feature = "manifest")]
 pub mod rule_status;

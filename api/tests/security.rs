@@ -1,4 +1,4 @@
-//! The schemas of AuthenticationPolicy and AuthorizationPolicy, against the parser and real rules:
+//! The schemas of AuthenticationPolicy, AuthorizationPolicy and RateLimit, against the parser and real rules:
 //! what parses is stored, with the same meaning; what the schema refuses the parser refuses too.
 
 #[path = "crds/schema.rs"]
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 const AUTHENTICATION: Kind = Kind::AUTHENTICATION_POLICY;
 const AUTHORIZATION: Kind = Kind::AUTHORIZATION_POLICY;
+const LIMIT: Kind = Kind::RATE_LIMIT;
 
 fn spec_schema(kind: Kind) -> Value {
     let mut definition = crd::definition(kind).expect("a kind of Kubernetes");
@@ -83,16 +84,37 @@ fn authentication() -> BoxedStrategy<Value> {
         .boxed()
 }
 
-fn authorization() -> BoxedStrategy<Value> {
+fn conditions() -> BoxedStrategy<Value> {
     let value = object(vec![
         ("type", one(&["equals", "equals", "regex", "ognl"])),
         ("value", one(&["", "a", "a|b", "(", "é"])),
     ]);
     let key = one(&["method", "request.headers[A]", "extension[b]", "source.ip", "ip", ""]);
-    let when =
-        object(vec![("key", key), ("values", list(value.clone())), ("notValues", list(value))]);
+    list(object(vec![("key", key), ("values", list(value.clone())), ("notValues", list(value))]))
+}
+
+fn limit() -> BoxedStrategy<Value> {
+    let count = || prop_oneof![0..9_i64, Just(4_294_967_295), Just(4_294_967_296)];
+    let keys = ["path", "request.headers[A]", "extension[b]", "request.id", "user", ""];
+    let per = prop_oneof![
+        prop::sample::select(vec!["1s", "500ms", "1m 30s", "2h", "1day", "25h", "1us", "1", ""])
+            .prop_map(str::to_owned),
+        (60..70_usize).prop_map(|n| format!("{}1s", "0".repeat(n - 2))),
+    ];
+    object(vec![
+        ("enabled", any::<bool>().prop_map(Value::from).boxed()),
+        ("selector", list(selector(true))),
+        ("match", conditions()),
+        ("keys", list(prop::sample::select(keys.to_vec()).prop_map(Value::from).boxed())),
+        ("requests", count().prop_map(Value::from).boxed()),
+        ("per", per.prop_map(Value::from).boxed()),
+        ("burst", count().prop_map(Value::from).boxed()),
+    ])
+}
+
+fn authorization() -> BoxedStrategy<Value> {
     let rule =
-        object(vec![("from", selector(false)), ("to", selector(true)), ("when", list(when))]);
+        object(vec![("from", selector(false)), ("to", selector(true)), ("when", conditions())]);
     let samples =
         prop_oneof![(-1.0..101.0).prop_map(Value::from), (0..=100).prop_map(Value::from),];
     let order = prop_oneof![
@@ -136,6 +158,11 @@ proptest! {
     fn authorization_that_parses_is_stored_and_keeps_its_meaning(spec in authorization()) {
         same(AUTHORIZATION, &spec)?;
     }
+
+    #[test]
+    fn limits_that_parse_are_stored_and_keep_their_meaning(spec in limit()) {
+        same(LIMIT, &spec)?;
+    }
 }
 
 /// What the API server refuses by itself, and where.
@@ -157,6 +184,11 @@ fn the_schema_refuses_what_it_can() {
         (AUTHORIZATION, json!({ "action": "DENY", "matchType": "all" }), "spec.matchType"),
         (AUTHORIZATION, rule(json!({ "when": [ognl] })), "spec.rules[0].when[0].values[0].type"),
         (AUTHORIZATION, rule(json!({ "from": { "extends": pair } })), "spec.rules[0].from.extends"),
+        (LIMIT, json!({}), "spec"),
+        (LIMIT, json!({ "requests": 0 }), "spec.requests"),
+        (LIMIT, json!({ "requests": 1, "burst": 0 }), "spec.burst"),
+        (LIMIT, json!({ "requests": 1, "per": 1 }), "spec.per"),
+        (LIMIT, json!({ "requests": 1, "keys": [""] }), "spec.keys[0]"),
     ] {
         let schema = spec_schema(kind);
         let broken = schema::check(&schema, &schema::stored(&schema, &spec), "spec");

@@ -266,8 +266,8 @@ pub struct Reach {
 impl Reach {
     /// Of a rule of a kind with this phase, in `namespace`, that speaks of `target`.
     ///
-    /// A rule about servers' security ([`Phase::Authenticate`], [`Phase::Authorize`]) outside of
-    /// the root is for servers of its own namespace, whatever it says itself. Nobody owns
+    /// A rule about servers ([`Phase::Authenticate`], [`Phase::Authorize`], [`Phase::Limit`])
+    /// outside of the root is for servers of its own namespace, whatever it says itself. Nobody owns
     /// what such rules speak of, so there is no tier between the two. For a connection the first
     /// rule decides, so there clients go through the tiers backwards: the own namespace before the
     /// root, and then the older rule (`Rule.created`) before the younger.
@@ -278,10 +278,10 @@ impl Reach {
         namespace: &str,
         target: Option<&Target>,
     ) -> Self {
-        let security = matches!(phase, Phase::Authenticate | Phase::Authorize);
+        let servers = matches!(phase, Phase::Authenticate | Phase::Authorize | Phase::Limit);
         let tier = if root.is(namespace) {
             TIER_ROOT
-        } else if !security && target.and_then(|t| owners.of(t)) == Some(namespace) {
+        } else if !servers && target.and_then(|t| owners.of(t)) == Some(namespace) {
             TIER_OWNER
         } else {
             TIER_OWN

@@ -1,6 +1,6 @@
 //! The client: what an application holds to have its calls decided.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc, time::Instant};
 
 use rulecast_identity::{IdentityHandle, serve::Event};
 use tokio::sync::watch;
@@ -90,9 +90,13 @@ impl Client {
     }
 
     /// Decides whether a call that came in is taken now, by the RateLimits for this application,
-    /// and counts it. A rule at fault refuses nothing.
-    pub fn admit(&self, _call: &Inbound<'_>) -> Admission {
-        Admission::default()
+    /// and counts it: all of them must have room for it, and the answer says when to come again.
+    /// All threads count together; another process counts for itself. What cannot be decided is
+    /// taken: before the first complete rules, and when a policy fails.
+    ///
+    /// Takes a lock that calls with other keys rarely share; once warm it allocates nothing.
+    pub fn admit(&self, call: &Inbound<'_>) -> Admission {
+        self.shared.admit(call, Instant::now())
     }
 
     /// Begins a call to an endpoint, one that [`route`](Self::route) left. `None`: its circuit

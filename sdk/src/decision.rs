@@ -8,6 +8,7 @@
 mod authenticate;
 mod authorize;
 mod engine;
+mod explained;
 mod health;
 mod inbound;
 mod kinds;
@@ -24,10 +25,11 @@ use std::{fmt, sync::Arc};
 
 pub use authenticate::TlsMode;
 pub use authorize::{Authorization, Reason};
+pub use explained::Explained;
 pub use inbound::{Headers, Inbound};
 pub use kinds::{POLICIES, PolicyKind, TYPES};
 pub(crate) use kinds::{TYPE_CIRCUIT_BREAKER, is_hosted, slot};
-pub use limit::{Admission, Limited};
+pub use limit::{Admission, Counted, Limited};
 pub use parameters::EffectiveParameters;
 pub(crate) use policies::check_frame;
 pub use policies::{Policies, Rejection};
@@ -90,6 +92,18 @@ pub struct DecisionFault {
     pub fault: Fault,
     /// It happened before; the rule is set aside for a while and was not tried again.
     pub aside: bool,
+}
+
+impl fmt::Display for DecisionFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, fault, .. } = self;
+        let kind = route::Of(self.kind.unwrap_or_default());
+        let aside = if self.aside { " (set aside for a while)" } else { "" };
+        match key {
+            Some(key) => write!(f, "rule {key}{kind} is passed over: {fault}{aside}"),
+            None => write!(f, "all rules{kind} are passed over: {fault}{aside}"),
+        }
+    }
 }
 
 /// What was decided.

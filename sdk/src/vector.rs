@@ -3,6 +3,7 @@
 //! The format is described in `tests/vectors/README.md`.
 
 mod breakers;
+mod limits;
 mod parameters;
 mod security;
 
@@ -129,6 +130,7 @@ pub fn run_case(policies: &Policies, case: &Value) -> Result<(), String> {
         "authentication" => security::authentication(policies, case),
         "authorization" => security::authorization(policies, case),
         "circuit-breaker" => breakers::circuit_breaker(case),
+        "rate-limit" => limits::rate_limit(policies, case),
         "dynamic-config" => parameters::dynamic_config(policies, case),
         other => Err(format!("there is no kind {other}")),
     }

@@ -71,6 +71,17 @@ const POLICIES: &[Policy] = &[
             r#""scratch":131072,"attributes":["service","consumer[*]"]}"#
         ),
     },
+    Policy {
+        package: "rulecast-rate-limit",
+        file: "rate_limit.wasm",
+        manifest: concat!(
+            r#"{"abi":1,"phase":"limit","name":"rate-limit","version":"0.1.0","#,
+            r#""scratch":131072,"attributes":["method","path","source.principal","#,
+            r#""source.namespace","source.ip","source.application","request.id","#,
+            r#""request.headers[*]","destination.port","destination.application","#,
+            r#""extension[*]"]}"#
+        ),
+    },
 ];
 
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde_json::{Value, json};
 
 use super::spec::{MAX_CALLS, MAX_TRIALS};
-use crate::crd;
+use crate::{crd, fields::MAX_SPAN};
 
 /// Leaves endpoints that fail out of their callers' choice for a while.
 ///
@@ -29,7 +29,7 @@ struct Spec {
     #[schemars(default, range(min = i32::MIN, max = i32::MAX))]
     priority: i32,
     /// The span that is looked at, such as 10s or 1m; from a second to an hour. Default 10s.
-    #[schemars(default = "window", length(max = 64))]
+    #[schemars(default = "window", length(max = MAX_SPAN))]
     window: String,
     /// Calls in the window below which errorPercent opens nothing. Default 20.
     #[schemars(default = "minimum_calls", range(min = 1, max = MAX_CALLS))]
@@ -43,7 +43,7 @@ struct Spec {
     #[schemars(default, range(min = 0, max = MAX_CALLS))]
     consecutive_errors: i64,
     /// How long it stays open, such as 30s; from 100ms to a day. Default 30s.
-    #[schemars(default = "open_for", length(max = 64))]
+    #[schemars(default = "open_for", length(max = MAX_SPAN))]
     open_for: String,
     /// Calls that are let through to try, after that. Default 1.
     #[schemars(default = "trial_calls", range(min = 1, max = MAX_TRIALS))]

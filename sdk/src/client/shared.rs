@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -17,8 +17,8 @@ use crate::{
     breaker::{self, Attempt, BreakerStatus, Breakers},
     clock::Clock,
     decision::{
-        Authorization, Decision, DecisionFault, EffectiveParameters, Explanation, Inbound,
-        POLICIES, Policies, Reason, Request, RuleSet, TlsMode, is_hosted, slot,
+        Admission, Authorization, Decision, DecisionFault, EffectiveParameters, Explanation,
+        Inbound, POLICIES, Policies, Reason, Request, RuleSet, TlsMode, is_hosted, slot,
     },
     disk::{StoredSnapshot, StoredType},
     endpoints::{EndpointSet, Params},
@@ -302,6 +302,19 @@ impl Shared {
         }
         let call = call.or_application(self.consumer.get("application"));
         self.policies.authorize(&held.rules, &call)
+    }
+
+    /// Takes what cannot be decided.
+    pub(super) fn admit(&self, call: &Inbound<'_>, now: Instant) -> Admission {
+        let held = self.held.load();
+        if !held.has(slot::RATE_LIMIT) {
+            return match self.follows(slot::RATE_LIMIT) {
+                true => Admission::fault(FaultKind::NotReady, "no rate limits have come yet"),
+                false => Admission::default(),
+            };
+        }
+        let call = call.or_application(self.consumer.get("application"));
+        self.policies.admit(&held.rules, &call, now)
     }
 
     pub(super) fn tls_mode(&self, port: u16) -> TlsMode {

@@ -46,7 +46,11 @@ pub const POLICIES: &[PolicyKind] = &[
         phase: Phase::Mutate,
         module: Some(include_bytes!("../../../wasm-policies/dist/dynamic_config.wasm")),
     },
-    PolicyKind { type_name: "rulecast.io/v1alpha1/RateLimit", phase: Phase::Limit, module: None },
+    PolicyKind {
+        type_name: "rulecast.io/v1alpha1/RateLimit",
+        phase: Phase::Limit,
+        module: Some(include_bytes!("../../../wasm-policies/dist/rate_limit.wasm")),
+    },
     PolicyKind { type_name: TYPE_CIRCUIT_BREAKER, phase: Phase::Observe, module: None },
 ];
 
@@ -68,6 +72,7 @@ pub(crate) mod slot {
     pub(crate) const AUTHENTICATION: usize = 3;
     pub(crate) const AUTHORIZATION: usize = 4;
     pub(crate) const DYNAMIC_CONFIG: usize = 5;
+    pub(crate) const RATE_LIMIT: usize = 6;
     pub(crate) const CIRCUIT_BREAKER: usize = 7;
     /// Those that choose among endpoints, in the order in which they are asked.
     pub(crate) const ROUTING: [usize; 3] = [CONDITION_ROUTE, TAG_ROUTE, AFFINITY_ROUTE];
@@ -128,6 +133,7 @@ mod tests {
             (slot::AUTHENTICATION, Phase::Authenticate, "AuthenticationPolicy"),
             (slot::AUTHORIZATION, Phase::Authorize, "AuthorizationPolicy"),
             (slot::DYNAMIC_CONFIG, Phase::Mutate, "DynamicConfig"),
+            (slot::RATE_LIMIT, Phase::Limit, "RateLimit"),
             (slot::CIRCUIT_BREAKER, Phase::Observe, "CircuitBreaker"),
         ] {
             assert!(POLICIES[slot].type_name.ends_with(&format!("/{kind}")));

@@ -8,6 +8,7 @@ use std::{
 use super::{
     DecisionFault,
     engine::Engine,
+    limit::Takes,
     request::Call,
     rule_set::{KindRules, Matching},
     worker::{Sink, Try, Worker},
@@ -29,6 +30,8 @@ pub(super) struct Local {
     /// For sets of endpoints.
     pub(super) candidates: Vec<u64>,
     pub(super) narrowed: Vec<u64>,
+    /// For what rate limits want to take.
+    pub(super) takes: Takes,
 }
 
 thread_local! {

@@ -77,7 +77,7 @@ impl Policies {
     ) {
         decision.clear();
         LOCAL.with_borrow_mut(|local| {
-            let Local { workers, list, candidates, narrowed } = local;
+            let Local { workers, list, candidates, narrowed, .. } = local;
             let of = Address {
                 service: &request.service,
                 application: request.consumer.get("application"),
@@ -283,21 +283,13 @@ fn describe(rules: &RuleSet, decision: &Decision, lines: &[Line], endpoints: usi
             nobodys.for_each(|line| write(format_args!("  {line}")));
         }
     }
-    for fault in &decision.faults {
-        let aside = if fault.aside { " (set aside for a while)" } else { "" };
-        let kind = Of(fault.kind.unwrap_or_default());
-        let (key, fault) = (&fault.key, &fault.fault);
-        match key {
-            Some(key) => write(format_args!("rule {key}{kind} is passed over: {fault}{aside}")),
-            None => write(format_args!("all rules{kind} are passed over: {fault}{aside}")),
-        }
-    }
+    decision.faults.iter().for_each(|fault| write(format_args!("{fault}")));
     write(format_args!("remaining: {:?}", decision.endpoints));
     text
 }
 
 /// Says of which kind a rule is, unless it is the most usual one.
-struct Of<'a>(&'a str);
+pub(super) struct Of<'a>(pub(super) &'a str);
 
 impl fmt::Display for Of<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

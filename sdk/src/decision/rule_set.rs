@@ -16,6 +16,7 @@ use rulecast_api::{
 use super::{
     health::Health,
     kinds::{POLICIES, slot, slot_of},
+    limit::{Buckets, Meter, Quota},
 };
 
 /// The id of the rule that speaks where no other does; those of others begin at 1.
@@ -52,6 +53,8 @@ pub(crate) struct Entry {
     pub(crate) spec: Bytes,
     pub(crate) shadow: bool,
     pub(crate) health: Arc<Health>,
+    /// Of a rate limit: what it is counted by.
+    pub(crate) meter: Option<Meter>,
 }
 
 /// What of a call decides which rules speak of it.
@@ -151,6 +154,17 @@ impl KindRules {
             .collect();
         let mut sorted: Vec<R> = rules.into_iter().collect();
         let phase = POLICIES[slot].phase;
+        // What was counted stays, also when the rule changes.
+        let buckets: HashMap<(&str, bool), &Arc<Buckets>> = previous
+            .iter()
+            .flat_map(|kind| kind.written())
+            .filter_map(|entry| Some(((&*entry.key, entry.shadow), &entry.meter.as_ref()?.buckets)))
+            .collect();
+        let meter = |rule: &Rule, shadow| {
+            let quota = Quota::decode(&rule.spec).filter(|_| phase == Phase::Limit)?;
+            let known = buckets.get(&(rule.key.as_str(), shadow)).copied();
+            Some(Meter { quota, buckets: known.cloned().unwrap_or_default() })
+        };
         sorted.sort_by(|a, b| {
             let (a, b) = (a.borrow(), b.borrow());
             let usual = |rule: &Rule| (rule.tier, -i64::from(rule.priority));
@@ -169,6 +183,7 @@ impl KindRules {
             let rule = rule.borrow();
             let index = entries.len() as u32;
             let shadow = rule.enforcement() == Enforcement::Shadow;
+            let meter = meter(rule, shadow);
             let entry = match known.get(&(rule.key.as_str(), &*rule.spec)) {
                 Some(same) => Entry {
                     id: same.id,
@@ -176,6 +191,7 @@ impl KindRules {
                     spec: same.spec.clone(),
                     shadow,
                     health: same.health.clone(),
+                    meter,
                 },
                 None => Entry {
                     id: NEXT_RULE.fetch_add(1, Ordering::Relaxed),
@@ -183,6 +199,7 @@ impl KindRules {
                     spec: Bytes::from(rule.spec.to_vec()),
                     shadow,
                     health: Arc::default(),
+                    meter,
                 },
             };
             // Of a server's rules the plane has said which are for it: none may be left out.
@@ -212,7 +229,8 @@ impl KindRules {
             .collect();
         let implicit = (slot == slot::TAG_ROUTE).then(|| {
             let (key, spec) = (Arc::from(""), Bytes::new());
-            entries.push(Entry { id: IMPLICIT, key, spec, shadow: false, health: Arc::default() });
+            let (shadow, health) = (false, Arc::default());
+            entries.push(Entry { id: IMPLICIT, key, spec, shadow, health, meter: None });
             [entries.len() as u32 - 1]
         });
         let id = NEXT_SET.fetch_add(1, Ordering::Relaxed);

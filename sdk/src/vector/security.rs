@@ -17,7 +17,7 @@ use crate::decision::{Headers, Inbound, Policies, RuleSet};
 const ROOT: &str = "rulecast-system";
 
 /// What a case expects of a refused spec, or `None` when it expects a decision.
-fn refused(kind: Kind, case: &Value) -> Option<Result<(), String>> {
+pub(super) fn refused(kind: Kind, case: &Value) -> Option<Result<(), String>> {
     let path = case["expect_error"].as_str()?;
     let errors = match (kind.parse)(case["spec"].clone()) {
         Ok(_) => return Some(Err("the spec was accepted".to_owned())),
@@ -83,7 +83,7 @@ pub(super) fn authentication(policies: &Policies, case: &Value) -> Result<(), St
 }
 
 /// The policies of a case as its server gets them.
-fn delivered(kind: Kind, case: &Value) -> Result<Vec<Rule>, String> {
+pub(super) fn delivered(kind: Kind, case: &Value) -> Result<Vec<Rule>, String> {
     let server = &case["server"];
     let map = |field: &str| -> BTreeMap<String, String> {
         let pairs = server[field].as_object().into_iter().flatten();
@@ -108,6 +108,9 @@ fn delivered(kind: Kind, case: &Value) -> Result<Vec<Rule>, String> {
     let mut rules = Vec::new();
     for (i, policy) in case["policies"].as_array().into_iter().flatten().enumerate() {
         let spec = (kind.parse)(policy["spec"].clone()).map_err(|errors| first(&errors))?;
+        if !spec.enabled() {
+            continue;
+        }
         let home = policy["namespace"].as_str().unwrap_or(ROOT);
         let root = home == ROOT;
         let bytes = match spec.project(&subject, (!root).then_some(home)) {
@@ -142,7 +145,7 @@ impl Headers for Pairs<'_> {
 }
 
 /// The call of a case.
-fn with_call<T>(case: &Value, draw: u64, run: impl FnOnce(&Inbound<'_>) -> T) -> T {
+pub(super) fn with_call<T>(case: &Value, draw: u64, run: impl FnOnce(&Inbound<'_>) -> T) -> T {
     let call = &case["call"];
     let pairs = |field: &str| -> Vec<(&str, &str)> {
         let pairs = call[field].as_object().into_iter().flatten();

@@ -16,6 +16,7 @@ use crate::scope::Traits;
 
 const AUTHENTICATION: Kind = Kind::AUTHENTICATION_POLICY;
 const AUTHORIZATION: Kind = Kind::AUTHORIZATION_POLICY;
+const LIMIT: Kind = Kind::RATE_LIMIT;
 
 fn policy(kind: Kind, name: &str, namespace: &str, revision: i64, spec: &Value) -> Stored {
     let document = json!({
@@ -107,6 +108,39 @@ fn servers_get_their_policies_without_what_the_plane_looked_at() {
     assert_eq!(told(&views, &a, &words), [true, false, false, true]);
     assert_eq!(told(&views, &b, &words), [false, true, false, false]);
     assert_eq!(told(&views, &c, &words), [false; 4]);
+}
+
+#[test]
+fn servers_get_the_limits_for_them() {
+    let limit = |requests: u32, enabled: bool| {
+        let selector = json!([{ "namespaces": ["a", "b"] }, { "extends": [{ "key": "app", "value": "web" }] }]);
+        json!({ "requests": requests, "enabled": enabled, "selector": selector })
+    };
+    let (index, views) = of(&[
+        policy(LIMIT, "root", "rulecast-system", 1, &limit(1, true)),
+        policy(LIMIT, "own", "a", 2, &limit(2, true)),
+        policy(LIMIT, "off", "a", 3, &limit(3, false)),
+        policy(LIMIT, "all", "a", 4, &json!({ "requests": 4 })),
+    ]);
+    let seen = |scope: &Scope| -> Vec<(String, u32)> {
+        let rules = rules(&views, scope, LIMIT).into_iter();
+        rules.map(|rule| (rule.key, rule.tier)).collect()
+    };
+    let wanted = |names: &[(&str, u32)]| -> Vec<(String, u32)> {
+        names.iter().map(|(name, tier)| ((*name).to_owned(), *tier)).collect()
+    };
+    let (web, db) = (pod("a", &[("app", "web")], ""), pod("a", &[("app", "db")], ""));
+    assert_eq!(seen(&web), wanted(&[("all/a", 2), ("own/a", 2), ("root/rulecast-system", 0)]));
+    assert_eq!(seen(&db), wanted(&[("all/a", 2)]));
+    assert_eq!(seen(&pod("b", &[("app", "web")], "")), wanted(&[("root/rulecast-system", 0)]));
+    assert!(seen(&pod("c", &[("app", "web")], "")).is_empty());
+    // A change of a number reaches those who have the limit, and nobody else.
+    let mut places = [&web, &db].map(|scope| views.subscribe(scope, LIMIT));
+    places.iter_mut().for_each(|place| drop(place.current()));
+    index.apply(vec![Event::Upsert(policy(LIMIT, "own", "a", 5, &limit(9, true)))]);
+    views.refresh();
+    let changed = places.map(|p| p.receiver.as_ref().expect("one").has_changed().expect("open"));
+    assert_eq!(changed, [true, false]);
 }
 
 #[test]
@@ -218,7 +252,10 @@ proptest! {
         let authorization = json!({ "action": "DENY", "rules": rules });
         let a = pod("a", &[("app", "a")], "10.0.0.1");
         let b = pod("b", &[("app", "b")], "10.0.0.2");
-        for (kind, spec) in [(AUTHENTICATION, &authentication), (AUTHORIZATION, &authorization)] {
+        let limit = json!({ "requests": 1, "selector": [one, two] });
+        for (kind, spec) in
+            [(AUTHENTICATION, &authentication), (AUTHORIZATION, &authorization), (LIMIT, &limit)]
+        {
             let (_, views) = of(&[policy(kind, "p", "a", 1, spec)]);
             prop_assert!(super::security::rules(&views, &b, kind).is_empty());
             let specs = |namespace: &str| -> Vec<_> {
