@@ -26,6 +26,14 @@ pub mod identity {
     }
 }
 
+/// What rules made of calls.
+pub mod report {
+    /// First version.
+    pub mod v1 {
+        include!("proto/rulecast.report.v1.rs");
+    }
+}
+
 /// Local administration.
 pub mod admin {
     /// First version.

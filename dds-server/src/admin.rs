@@ -11,9 +11,10 @@ use std::{
 
 use rulecast_api::proto::admin::v1::{
     Client, ClientKind, GetStatusRequest, GetStatusResponse, ListClientsRequest,
-    ListClientsResponse, Problem, RejectedRule, Rejection, RuleStatus,
+    ListClientsResponse, Problem, RejectedRule, Rejection, RuleStatus, Verdict,
     admin_service_server::{AdminService, AdminServiceServer},
 };
+use rulecast_api::proto::rules::v1::Enforcement;
 use rulecast_runtime::Readiness;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::{
+    reports::{self, Reports, Told},
     rollout::{ClientStatus, KindRollout, Rollout},
     store::{StoreProblem, Stored},
     views::Views,
@@ -69,13 +71,14 @@ pub async fn serve(
 pub struct Admin {
     views: Views,
     rollout: Rollout,
+    reports: Reports,
     readiness: Readiness,
 }
 
 impl Admin {
     /// Over what the plane knows.
-    pub fn new(views: Views, rollout: Rollout, readiness: Readiness) -> Self {
-        Self { views, rollout, readiness }
+    pub fn new(views: Views, rollout: Rollout, reports: Reports, readiness: Readiness) -> Self {
+        Self { views, rollout, reports, readiness }
     }
 
     fn rule(&self, stored: &Stored, rollout: &KindRollout) -> RuleStatus {
@@ -101,6 +104,8 @@ impl Admin {
                 .into_iter()
                 .map(|(client, reason)| Rejection { client, reason })
                 .collect(),
+            shadow: stored.resource.enforcement() == Enforcement::Shadow,
+            verdicts: verdicts(self.reports.of(id)),
         }
     }
 }
@@ -156,6 +161,20 @@ fn problem(problem: &StoreProblem) -> Problem {
         resource: problem.resource.clone(),
         last_good_in_force: problem.last_good_in_force,
     }
+}
+
+fn verdicts(told: Told) -> Vec<Verdict> {
+    let verdict = |(verdict, tally): (_, reports::Tally)| {
+        let (sample, at) = tally.sample.unwrap_or((String::new(), UNIX_EPOCH));
+        let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Verdict {
+            verdict: reports::name(verdict),
+            count: tally.count,
+            sample,
+            sampled_at: i64::try_from(at.as_millis()).unwrap_or(i64::MAX),
+        }
+    };
+    told.verdicts.into_iter().map(verdict).collect()
 }
 
 fn client(client: ClientStatus) -> Client {

@@ -35,6 +35,7 @@ use crate::{
     index::Index,
     mapping::MappingService,
     observe::{DubboRuleService, Metrics, RuleService},
+    reports::{ReportService, Reports},
     rollout::Rollout,
     scope::{Owners, Root},
     store::{FileStore, FileStoreConfig, Store, StoreError},
@@ -226,6 +227,9 @@ pub async fn run(
 
     // streams, and rollout beside them
     let rollout = Rollout::new();
+    let reports = Reports::new(views.clone(), kinds);
+    reports.register(&mut registry);
+    let reporting = ReportService::new(reports.clone(), pods.clone(), rollout.clone());
     let streams = RuleService::new(
         views.clone(),
         pods,
@@ -242,7 +246,7 @@ pub async fn run(
         .spawn("http", http::serve(probes, readiness.clone(), Arc::new(registry), drained.clone()));
     let socket = admin::bind(&config.admin_socket)
         .map_err(|source| AppError::Socket { path: config.admin_socket.clone(), source })?;
-    let admin = Admin::new(views.clone(), rollout.clone(), readiness.clone());
+    let admin = Admin::new(views.clone(), rollout.clone(), reports, readiness.clone());
     operators.spawn("admin", admin::serve(socket, admin, drained.clone()));
     let stop = async |drain: Duration| {
         readiness.block("shutdown", "draining");
@@ -294,7 +298,14 @@ pub async fn run(
     );
     let tls = server_config(&identity, ClientAuth::Required, None)?;
     let mappings = MappingService::new(store, index, kinds);
-    let routes = routes(streams, mappings, readiness.clone(), &supervisor, shutdown.clone()).await;
+    let mut services = tonic::service::Routes::builder();
+    let dubbo = DubboRuleService::new(streams.clone());
+    services.add_service(streams.into_server()).add_service(dubbo.into_server());
+    services.add_service(reporting.into_server());
+    if let Some(mappings) = mappings {
+        services.add_service(mappings.into_server());
+    }
+    let routes = routes(services, readiness.clone(), &supervisor, shutdown.clone()).await;
     info!(
         address = %config.listen, identity = %identity.current().spiffe,
         "the plane serves"
@@ -340,10 +351,9 @@ fn identity_config(config: &DdsConfig) -> IdentityConfig {
     identity
 }
 
-/// The services of the TLS port: rules, health and reflection.
+/// The services of the TLS port, with health and reflection.
 async fn routes(
-    streams: RuleService,
-    mappings: Option<MappingService>,
+    mut routes: tonic::service::RoutesBuilder,
     readiness: Readiness,
     supervisor: &Supervisor,
     shutdown: CancellationToken,
@@ -368,16 +378,12 @@ async fn routes(
             reporter.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         }),
     );
-    let mut routes = tonic::service::Routes::builder();
-    let dubbo = DubboRuleService::new(streams.clone());
-    routes.add_service(streams.into_server()).add_service(dubbo.into_server()).add_service(health);
-    if let Some(mappings) = mappings {
-        routes.add_service(mappings.into_server());
-    }
+    routes.add_service(health);
     // The descriptors are compiled in; without them there is only no reflection.
     if let Ok(reflection) = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(rulecast_api::proto::DESCRIPTORS)
         .with_service_name("rulecast.observe.v1.RuleService")
+        .with_service_name("rulecast.report.v1.ReportService")
         .with_service_name("org.apache.dubbo.auth.v1alpha1.RuleService")
         .with_service_name("v1alpha1.ServiceNameMappingService")
         .build_v1()

@@ -6,6 +6,7 @@ pub mod index;
 pub mod mapping;
 pub mod observe;
 pub mod pods;
+pub mod reports;
 pub mod rollout;
 pub mod scope;
 pub mod status;

@@ -211,12 +211,18 @@ impl Views {
 
     /// Whether clients of a scope see a rule; false when it is not in force or disabled.
     pub fn sees(&self, scope: &Scope, id: &ResourceId) -> bool {
-        let state = self.inner.lock();
-        state
-            .prepared
-            .get(&id.kind)
-            .and_then(|rules| rules.get(id.key().as_str()))
-            .is_some_and(|prepared| prepared.given(scope).is_some())
+        self.given(scope, id.kind, &id.key()).is_some()
+    }
+
+    /// What clients of a scope get of a rule, by kind and key; `None` when they do not see it,
+    /// or it is not in force or disabled.
+    pub fn given(&self, scope: &Scope, kind: Kind, key: &str) -> Option<Arc<Item>> {
+        self.inner.lock().prepared.get(&kind)?.get(key)?.given(scope)
+    }
+
+    /// The version of a rule that is in force ([`Item::version`]); `None` when there is none.
+    pub fn version(&self, kind: Kind, key: &str) -> Option<Digest> {
+        Some(self.inner.lock().prepared.get(&kind)?.get(key)?.item.version)
     }
 
     /// What the views show now.

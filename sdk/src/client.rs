@@ -10,6 +10,7 @@ mod connect;
 mod error;
 mod owner;
 mod persist;
+mod report;
 mod session;
 mod shared;
 
@@ -24,6 +25,7 @@ use crate::{
         TlsMode,
     },
     endpoints::{EndpointSet, Params},
+    metrics::Metrics,
     status::Status,
     tls::ConnectionCounts,
     trace::Sampling,
@@ -64,7 +66,7 @@ impl Client {
     /// and the decision carries a fault of kind [`FaultKind::NotReady`](crate::host::FaultKind).
     pub fn route(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Decision {
         let mut decision = Decision::default();
-        self.shared.route_into(request, endpoints, &mut decision);
+        self.route_into(request, endpoints, &mut decision);
         decision
     }
 
@@ -76,7 +78,12 @@ impl Client {
         endpoints: &EndpointSet,
         decision: &mut Decision,
     ) {
-        self.shared.route_into(request, endpoints, decision);
+        let recorder = &self.shared.recorder;
+        let route = || {
+            self.shared.route_into(request, endpoints, decision);
+            decision
+        };
+        recorder.counted(route, |decision| decision.outcome());
     }
 
     /// Decides whether a call that came in may be taken, by the AuthorizationPolicies for this
@@ -86,7 +93,7 @@ impl Client {
     ///
     /// Takes no lock; and of a call that is allowed, allocates nothing.
     pub fn authorize(&self, call: &Inbound<'_>) -> Authorization {
-        self.shared.authorize(call)
+        self.shared.recorder.counted(|| self.shared.authorize(call), Authorization::outcome)
     }
 
     /// Decides whether a call that came in is taken now, by the RateLimits for this application,
@@ -96,7 +103,8 @@ impl Client {
     ///
     /// Takes a lock that calls with other keys rarely share; once warm it allocates nothing.
     pub fn admit(&self, call: &Inbound<'_>) -> Admission {
-        self.shared.admit(call, Instant::now())
+        let admit = || self.shared.admit(call, Instant::now());
+        self.shared.recorder.counted(admit, Admission::outcome)
     }
 
     /// Begins a call to an endpoint, one that [`route`](Self::route) left. `None`: its circuit
@@ -158,6 +166,12 @@ impl Client {
     /// matched, and which draw was used. For people; it costs more.
     pub fn explain(&self, request: &Request<'_>, endpoints: &EndpointSet) -> Explanation {
         self.shared.explain(request, endpoints)
+    }
+
+    /// What was counted of the decisions and of the rules in force, added up from all threads.
+    /// Calls that are only explained do not count.
+    pub fn metrics(&self) -> Metrics {
+        self.shared.metrics()
     }
 
     /// How the client fares now.

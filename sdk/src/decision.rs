@@ -37,9 +37,12 @@ pub use request::Request;
 #[cfg(test)]
 pub(crate) use request::{Attribute, Call};
 pub use rule_set::RuleSet;
-pub(crate) use rule_set::{Address, KindRules};
+pub(crate) use rule_set::{Address, Entry, KindRules};
 
-use crate::host::Fault;
+use crate::{
+    host::{Fault, FaultKind},
+    metrics::Outcome,
+};
 
 /// What a rule did in a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,6 +124,16 @@ pub struct Decision {
 }
 
 impl Decision {
+    pub(crate) fn outcome(&self) -> Outcome {
+        let unready = |fault: &DecisionFault| fault.fault.kind == FaultKind::NotReady;
+        match (&self.endpoints[..], &self.faults[..]) {
+            (_, [fault, ..]) if unready(fault) => Outcome::NotReady,
+            ([], _) => Outcome::NoEndpoint,
+            (_, []) => Outcome::Routed,
+            _ => Outcome::RoutedBlind,
+        }
+    }
+
     /// Empties it; its memory stays.
     pub fn clear(&mut self) {
         let Self { endpoints, rules, faults, draw } = self;

@@ -5,6 +5,8 @@
 mod client;
 #[path = "delivery/note.rs"]
 mod note;
+#[path = "delivery/reports.rs"]
+mod reports;
 #[path = "common/site.rs"]
 mod site;
 

@@ -25,6 +25,7 @@ const CONTRACTS: [Contract; 2] = [
             "observe.proto",
             "identity.proto",
             "admin.proto",
+            "report.proto",
             "dubbo_ca.proto",
             "dubbo_rule.proto",
             "dubbo_rules.proto",

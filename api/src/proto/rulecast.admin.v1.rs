@@ -50,6 +50,29 @@ pub struct RuleStatus {
     pub rejected: u32,
     #[prost(message, repeated, tag = "11")]
     pub rejections: ::prost::alloc::vec::Vec<Rejection>,
+    /// It is evaluated, and not enforced.
+    #[prost(bool, tag = "12")]
+    pub shadow: bool,
+    /// What clients of this plane reported of this version; none: nothing yet.
+    #[prost(message, repeated, tag = "13")]
+    pub verdicts: ::prost::alloc::vec::Vec<Verdict>,
+}
+/// What a rule made of calls.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Verdict {
+    /// "skipped", "applied", "denied", "limited", "opened", with "would_" (as "would_deny") for
+    /// what a shadow rule would have made of them, or "failed".
+    #[prost(string, tag = "1")]
+    pub verdict: ::prost::alloc::string::String,
+    /// How many calls.
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+    /// The last one of which words were reported; may be empty.
+    #[prost(string, tag = "3")]
+    pub sample: ::prost::alloc::string::String,
+    /// Unix milliseconds of that; 0: never.
+    #[prost(int64, tag = "4")]
+    pub sampled_at: i64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rejection {

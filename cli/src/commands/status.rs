@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use rulecast_api::proto::admin::v1::{
-    Client, GetStatusRequest, GetStatusResponse, ListClientsRequest, Problem,
+    Client, GetStatusRequest, GetStatusResponse, ListClientsRequest, Problem, RuleStatus, Verdict,
 };
 
 use crate::{admin, output::line, table};
@@ -85,11 +85,43 @@ fn show_status(status: &GetStatusResponse) -> String {
             out.push('\n');
         }
     }
+    for text in status.rules.iter().filter_map(show_verdicts) {
+        out += &line(&text);
+        out.push('\n');
+    }
     for problem in &status.problems {
         out += &show_problem(problem);
         out.push('\n');
     }
     out
+}
+
+/// One line: what a rule made of calls, as far as clients reported it.
+fn show_verdicts(rule: &RuleStatus) -> Option<String> {
+    let RuleStatus { key, verdicts, .. } = rule;
+    let calls: u64 = verdicts.iter().map(|given| given.count).sum();
+    if calls == 0 {
+        return None;
+    }
+    let (shadow, nothing) = match rule.shadow {
+        true => (" (shadow)", "would do nothing in any"),
+        false => ("", "did nothing in any"),
+    };
+    let skipped = |given: &&Verdict| matches!(&*given.verdict, "skipped" | "would_skip");
+    let did = verdicts.iter().filter(|given| given.count > 0 && !skipped(given));
+    let words = |given: &Verdict| match given.verdict.as_str() {
+        "applied" => format!("applied to {}", given.count),
+        "would_apply" => format!("would apply to {}", given.count),
+        other => format!("{} {}", other.replace('_', " "), given.count),
+    };
+    let did: Vec<String> = did.map(words).collect();
+    let did = if did.is_empty() { nothing.to_owned() } else { did.join(", ") };
+    let mut text = format!("{} {key}{shadow}: {did} of {calls} calls", kind(&rule.r#type));
+    let last = verdicts.iter().filter(|given| !given.sample.is_empty());
+    if let Some(last) = last.max_by_key(|given| given.sampled_at) {
+        text += &format!("; last: {}", last.sample);
+    }
+    Some(text)
 }
 
 /// One line: where, what, what would be right, and what stays in force.
@@ -156,4 +188,47 @@ fn show_clients(clients: &[Client]) -> String {
         }
     }
     table::render(&["IDENTITY", "INSTANCE", "PEER", "KIND", "STATE", "REVISION"], &rows) + &refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shadow_rule_s_line_says_what_it_would_do() {
+        let given = |verdict: &str, count, sample: &str, sampled_at| Verdict {
+            verdict: verdict.into(),
+            count,
+            sample: sample.into(),
+            sampled_at,
+        };
+        let mut rule = RuleStatus {
+            r#type: "dubbo.apache.org/v1alpha1/AuthorizationPolicy".into(),
+            key: "orders/shop".into(),
+            shadow: true,
+            ..RuleStatus::default()
+        };
+        assert_eq!(show_verdicts(&rule), None);
+        rule.verdicts = vec![given("would_skip", 7, "", 0)];
+        assert_eq!(
+            show_verdicts(&rule).expect("a line"),
+            "AuthorizationPolicy orders/shop (shadow): would do nothing in any of 7 calls"
+        );
+        rule.verdicts = vec![
+            given("would_skip", 4441, "", 0),
+            given("would_apply", 3, "would leave 2 of 8 endpoints", 1),
+            given("would_deny", 123, "would deny GET /orders of spiffe://td/ns/a/app/b", 2),
+        ];
+        assert_eq!(
+            show_verdicts(&rule).expect("a line"),
+            "AuthorizationPolicy orders/shop (shadow): would apply to 3, would deny 123 of 4567 \
+             calls; last: would deny GET /orders of spiffe://td/ns/a/app/b"
+        );
+        rule.shadow = false;
+        rule.verdicts = vec![given("applied", 2, "", 0), given("failed", 1, "", 0)];
+        assert_eq!(
+            show_verdicts(&rule).expect("a line"),
+            "AuthorizationPolicy orders/shop: applied to 2, failed 1 of 3 calls"
+        );
+    }
 }

@@ -40,6 +40,10 @@ pub struct Tuning {
     pub persist_interval: Duration,
     /// How long `shutdown()` lets the last snapshot be written. Default 5 s.
     pub shutdown_timeout: Duration,
+    /// How often the plane is told what rules made of calls, at most and with jitter; a plane
+    /// with many clients asks them to report less often. Some calls are told as examples: their
+    /// method, path and caller. `None`: never. Default 5 s.
+    pub report_interval: Option<Duration>,
 }
 
 impl Default for Tuning {
@@ -51,6 +55,7 @@ impl Default for Tuning {
             backoff_most: Duration::from_secs(30),
             persist_interval: Duration::from_millis(100),
             shutdown_timeout: Duration::from_secs(5),
+            report_interval: Some(Duration::from_secs(5)),
         }
     }
 }

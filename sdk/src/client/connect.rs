@@ -236,6 +236,7 @@ impl Runner {
             connect,
             backoff: (builder.tuning.backoff_least, builder.tuning.backoff_most),
             newest,
+            report: builder.tuning.report_interval,
             stop: stop.clone(),
         };
         parts.spawn(named("session", session.run()));

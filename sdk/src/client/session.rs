@@ -23,8 +23,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 use tracing::{debug, info, warn};
 
-use super::shared::{Held, Shared};
-use crate::observe::{Observer, ObserverConfig, ProtocolError};
+use super::{
+    report,
+    shared::{Held, Shared},
+};
+use crate::{
+    metrics::Reporter,
+    observe::{Observer, ObserverConfig, ProtocolError},
+};
 
 /// Requests under way to the connection: the observe client has few, and waits for answers.
 const REQUESTS: usize = 16;
@@ -49,6 +55,8 @@ pub(super) struct Session {
     pub(super) backoff: (Duration, Duration),
     /// For the disk.
     pub(super) newest: watch::Sender<Option<Arc<Held>>>,
+    /// How often the plane is told what rules made of calls.
+    pub(super) report: Option<Duration>,
     pub(super) stop: CancellationToken,
 }
 
@@ -108,6 +116,7 @@ impl Session {
             ..ObserverConfig::default()
         };
         let mut observer = Observer::new(config, node, types, self.services.clone());
+        let mut reporter = Reporter::default();
         let held = self.shared.held();
         for (type_name, kind) in &held.kinds {
             observer.restore(type_name, kind);
@@ -122,7 +131,7 @@ impl Session {
             }
             // One connection after another when the certificate is renewed.
             let end = loop {
-                match self.stream(&mut observer).await {
+                match self.stream(&mut observer, &mut reporter).await {
                     End::Renewed => debug!("showing the plane the new certificate"),
                     end => break end,
                 }
@@ -144,19 +153,20 @@ impl Session {
     }
 
     /// One stream, from its opening to its end.
-    async fn stream(&self, observer: &mut Observer) -> End {
-        match self.talk(observer).await {
+    async fn stream(&self, observer: &mut Observer, reporter: &mut Reporter) -> End {
+        match self.talk(observer, reporter).await {
             Ok(end) | Err(end) => end,
         }
     }
 
-    async fn talk(&self, observer: &mut Observer) -> Result<End, End> {
+    async fn talk(&self, observer: &mut Observer, reporter: &mut Reporter) -> Result<End, End> {
         let mut renewed = self.identity.subscribe();
         let shown = renewed.borrow_and_update().not_after;
         let tls = client_config(&self.identity, Expected::dds())?;
         let connected = self.stop.run_until_cancelled(connect(&self.plane, tls, &self.connect));
         let channel = connected.await.ok_or(End::Stopped)??;
-        let mut client = RuleServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let mut client =
+            RuleServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
         let (requests, outgoing) = mpsc::channel(REQUESTS);
         observer.connected();
         flush(observer, &requests)?;
@@ -181,7 +191,10 @@ impl Session {
             status.connected = true;
             status.plane_error = None;
         });
-        self.listen(observer, &mut responses, &requests, &mut renewed, shown).await
+        tokio::select! {
+            end = self.listen(observer, &mut responses, &requests, &mut renewed, shown) => end,
+            never = report::run(&self.shared, channel, reporter, self.report) => match never {},
+        }
     }
 
     async fn listen(

@@ -8,7 +8,10 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use rulecast_api::{Code, Digest, SpiffeId, proto::rules::v1::Rule};
+use rulecast_api::{
+    Code, Digest, SpiffeId,
+    proto::{report::v1::ReportRequest, rules::v1::Rule},
+};
 use rulecast_identity::IdentityHandle;
 use tokio::{sync::watch, task};
 
@@ -17,12 +20,13 @@ use crate::{
     breaker::{self, Attempt, BreakerStatus, Breakers},
     clock::Clock,
     decision::{
-        Admission, Authorization, Decision, DecisionFault, EffectiveParameters, Explanation,
+        Admission, Authorization, Decision, DecisionFault, EffectiveParameters, Entry, Explanation,
         Inbound, POLICIES, Policies, Reason, Request, RuleSet, TlsMode, is_hosted, slot,
     },
     disk::{StoredSnapshot, StoredType},
     endpoints::{EndpointSet, Params},
     host::{Fault, FaultKind},
+    metrics::{InForce, Metrics, Recorder, Reporter, RuleMetrics},
     observe::Apply,
     snapshot::{KindSnapshot, Rejected},
     status::{Status, coded},
@@ -108,6 +112,8 @@ pub(super) struct Shared {
     /// Of this process; none before the first certificate.
     pub(super) identity: ArcSwapOption<IdentityHandle>,
     pub(super) connections: Counts,
+    /// Counts the decisions.
+    pub(super) recorder: Recorder,
 }
 
 /// Parameters that were asked for before, by the rules of which they are.
@@ -157,6 +163,7 @@ impl Shared {
             breakers: Breakers::new(Clock::system()),
             identity: ArcSwapOption::empty(),
             connections: Counts::default(),
+            recorder: Recorder::default(),
         }
     }
 
@@ -182,6 +189,12 @@ impl Shared {
 
     /// Puts other rules in force, and says so.
     fn install(&self, held: Held) -> Arc<Held> {
+        let decisions = self.recorder.decisions();
+        for (kind, entry) in held.rules.entries() {
+            if let Some(decisions) = decisions.of(kind.phase) {
+                entry.stats.begin(decisions);
+            }
+        }
         let held = Arc::new(held);
         self.held.store(held.clone());
         self.update(|status| {
@@ -287,6 +300,27 @@ impl Shared {
 
     pub(super) fn breakers(&self) -> Vec<BreakerStatus> {
         self.breakers.status(&self.held.load().rules)
+    }
+
+    pub(super) fn metrics(&self) -> Metrics {
+        let (held, decisions) = (self.held.load(), self.recorder.decisions());
+        let rules = held.rules.entries().filter_map(|(kind, entry)| {
+            let Entry { key, shadow, stats, .. } = entry;
+            RuleMetrics::of(kind.type_name, key, *shadow, stats, decisions.of(kind.phase))
+        });
+        Metrics::new(&self.recorder, rules.collect())
+    }
+
+    /// What the plane is to be told of the rules.
+    pub(super) fn report(&self, reporter: &mut Reporter) -> Option<ReportRequest> {
+        let (held, decisions) = (self.held(), self.recorder.decisions());
+        let rules = held.rules.entries().filter_map(|(kind, entry)| {
+            let Entry { key, shadow, stats, .. } = entry;
+            let digest = held.kinds.get(kind.type_name)?.items.get(&**key)?.digest;
+            let (kind, decisions) = (kind.type_name, decisions.of(kind.phase));
+            Some(InForce { kind, key, digest, shadow: *shadow, stats, decisions })
+        });
+        reporter.report(rules)
     }
 
     /// Denies what cannot be decided.

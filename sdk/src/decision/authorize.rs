@@ -2,7 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use rulecast_policy::outcome::{self, Did, tag, verdict};
+use rulecast_policy::{
+    abi::MAX_RULES,
+    bits,
+    outcome::{self, Did, tag, verdict},
+};
 
 use super::{
     DecisionFault, Effect, RuleEffect,
@@ -11,9 +15,12 @@ use super::{
     local::{Asked, LOCAL, Local, Ran},
     policies::Policies,
     rule_set::{Address, Entry, RuleSet},
-    worker::{Evaluated, Sink},
+    worker::{Evaluated, Sink, Tally},
 };
-use crate::host::{Fault, FaultKind};
+use crate::{
+    host::{Fault, FaultKind},
+    metrics::{Outcome, Verdict},
+};
 
 /// Bytes of a policy's words that are passed on.
 const MAX_WORDS: usize = 1024;
@@ -38,6 +45,15 @@ impl Authorization {
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.reason.allows()
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome {
+        match &self.reason {
+            Reason::Fault(_) => Outcome::Undecided,
+            reason if !reason.allows() => Outcome::Denied,
+            _ if self.would_deny.is_some() => Outcome::WouldDeny,
+            _ => Outcome::Allowed,
+        }
     }
 
     pub(crate) fn of(reason: Reason) -> Self {
@@ -137,7 +153,7 @@ impl Policies {
                 draw: call.draw,
                 explain: false,
             };
-            let (mut sink, mut faults) = (Verdicts::default(), Vec::new());
+            let (mut sink, mut faults) = (Verdicts::of(call), Vec::new());
             let ran = asked.run(workers, &mut sink, &mut faults);
             let mut given = match faults.iter().find(|fault| !fault.shadow) {
                 Some(fault) => Authorization::of(Reason::Fault(fault.fault.clone())),
@@ -160,7 +176,7 @@ impl Policies {
 /// What some rules say of a call.
 #[derive(Default)]
 struct Said {
-    denied: Option<(Arc<str>, String)>,
+    denied: Option<Denial>,
     allowed: Option<Arc<str>>,
     /// One of them could have allowed.
     could: bool,
@@ -169,6 +185,10 @@ struct Said {
 impl Said {
     fn speaks(&self) -> bool {
         self.denied.is_some() || self.could
+    }
+
+    fn allows(&self) -> bool {
+        self.denied.is_none() && (self.allowed.is_some() || !self.could)
     }
 
     fn with(self, other: Self) -> Self {
@@ -181,7 +201,7 @@ impl Said {
 
     fn reason(&self) -> Reason {
         match (&self.denied, &self.allowed) {
-            (Some((key, message)), _) => {
+            (Some(Denial { key, message, .. }), _) => {
                 Reason::DeniedBy { key: key.clone(), message: message.clone() }
             }
             (None, Some(key)) => Reason::AllowedBy(key.clone()),
@@ -191,19 +211,59 @@ impl Said {
     }
 }
 
+struct Denial {
+    /// Of the rule, among those asked.
+    place: usize,
+    key: Arc<str>,
+    message: String,
+}
+
+/// Rules, by their place.
+type Places = [u64; MAX_RULES / 64];
+
 /// Takes verdicts over.
-#[derive(Default)]
-struct Verdicts {
+struct Verdicts<'a> {
+    call: &'a Inbound<'a>,
     enforced: Said,
     shadow: Said,
     noted: Vec<RuleEffect>,
-    /// Rules that gave a verdict, by their place.
-    spoke: [u64; rulecast_policy::abi::MAX_RULES / 64],
+    /// Rules that gave a verdict.
+    spoke: Places,
+    /// Rules that matched the call.
+    matched: Places,
 }
 
-impl Sink for Verdicts {
+impl<'a> Verdicts<'a> {
+    fn of(call: &'a Inbound<'a>) -> Self {
+        let (spoke, matched) = Default::default();
+        let (enforced, shadow) = Default::default();
+        Self { call, enforced, shadow, noted: Vec::new(), spoke, matched }
+    }
+
+    /// Counts the shadow rules by which a call that is allowed would be denied.
+    fn would_deny(&self, tally: &Tally<'_>) {
+        let count = |place: usize| {
+            let Some(entry) = tally.entry(place).filter(|entry| entry.shadow) else { return };
+            tally.count(place, entry, Verdict::WouldDeny);
+            let call = self.call;
+            entry.stats.sample(Verdict::WouldDeny, || format!("would deny {}", call.described()));
+        };
+        match &self.shadow.denied {
+            Some(denial) => count(denial.place),
+            // Each that allows calls, but not this one.
+            None if self.enforced.allowed.is_none() && self.shadow.allowed.is_none() => {
+                let mut left = self.spoke;
+                left.iter_mut().zip(&self.matched).for_each(|(left, matched)| *left &= !matched);
+                bits::indices(&left[..tally.len().div_ceil(64)]).for_each(count);
+            }
+            None => {}
+        }
+    }
+}
+
+impl Sink for Verdicts<'_> {
     fn begin(&mut self) {
-        *self = Self::default();
+        *self = Self::of(self.call);
     }
 
     fn effect(
@@ -229,15 +289,18 @@ impl Sink for Verdicts {
         match verdict {
             verdict::NONE => said.could = true,
             verdict::ALLOW => {
+                self.matched[word] |= bit;
                 said.could = true;
                 said.allowed.get_or_insert_with(|| key.clone());
             }
-            verdict::DENY if said.denied.is_none() => {
-                let words = &words[..words.len().min(MAX_WORDS)];
-                let words = String::from_utf8_lossy(words).replace(char::is_control, " ");
-                said.denied = Some((key.clone(), words));
+            verdict::DENY => {
+                self.matched[word] |= bit;
+                if said.denied.is_none() {
+                    let words = &words[..words.len().min(MAX_WORDS)];
+                    let message = String::from_utf8_lossy(words).replace(char::is_control, " ");
+                    said.denied = Some(Denial { place, key: key.clone(), message });
+                }
             }
-            verdict::DENY => {}
             // Of a newer policy: what it means cannot be known.
             _ => return Err("a verdict is unknown to this version"),
         }
@@ -248,10 +311,36 @@ impl Sink for Verdicts {
         let Evaluated { place, entry, key, outcome } = rule;
         let spoke = self.spoke.get(place / 64).is_some_and(|word| word >> (place % 64) & 1 == 1);
         if outcome.did == Did::Applied && (entry.shadow || !spoke) {
+            if let Some(word) = self.matched.get_mut(place / 64) {
+                *word |= 1 << (place % 64);
+            }
             let effect = if entry.shadow { Effect::WouldApply } else { Effect::Applied };
             let kind = POLICIES[slot::AUTHORIZATION].type_name;
             self.noted.push(RuleEffect { kind, key: key.clone(), effect, remaining: 0 });
         }
         Ok(())
+    }
+
+    fn count(&self, tally: &Tally<'_>) {
+        let denied = self.enforced.denied.as_ref().map(|denial| denial.place);
+        let allowed = self.enforced.allows();
+        // Of a call that is denied anyway a shadow rule would change nothing.
+        let would_deny = self.shadow.denied.as_ref().map(|by| by.place).filter(|_| allowed);
+        for place in bits::indices(&self.matched[..tally.len().div_ceil(64)]) {
+            let Some(entry) = tally.entry(place) else { continue };
+            match entry.shadow {
+                false if denied == Some(place) => {
+                    tally.count(place, entry, Verdict::Denied);
+                    let call = self.call;
+                    entry.stats.sample(Verdict::Denied, || format!("denied {}", call.described()));
+                }
+                false => tally.count(place, entry, Verdict::Applied),
+                true if would_deny == Some(place) => {}
+                true => tally.count(place, entry, Verdict::WouldApply),
+            }
+        }
+        if allowed && self.shadow.speaks() {
+            self.would_deny(tally);
+        }
     }
 }

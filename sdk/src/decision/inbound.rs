@@ -116,6 +116,20 @@ impl<'a> Inbound<'a> {
         Self { application: Some(application), ..self }
     }
 
+    /// What it is, for people: method, path without its query, and who calls.
+    pub(crate) fn described(&self) -> String {
+        let mut text = self.method.unwrap_or("a call").to_owned();
+        if let Some(path) = self.path {
+            // What is asked for may be secret.
+            let path = path.split(['?', '#']).next().unwrap_or_default();
+            let _ = write!(text, " {path}");
+        }
+        match self.principal {
+            Some(principal) => text + " of spiffe://" + principal,
+            None => text + " of an unproven caller",
+        }
+    }
+
     pub(crate) fn or_application(self, application: Option<&'a str>) -> Self {
         Self { application: self.application.or(application), ..self }
     }

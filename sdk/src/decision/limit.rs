@@ -25,7 +25,10 @@ use super::{
     rule_set::{Address, Entry, KindRules, RuleSet},
     worker::{Evaluated, Sink},
 };
-use crate::host::{Fault, FaultKind};
+use crate::{
+    host::{Fault, FaultKind},
+    metrics::Outcome,
+};
 
 /// Bytes of a value that count: one more than a value that a rule may ask for.
 const MAX_VALUE: usize = 4097;
@@ -49,6 +52,17 @@ impl Admission {
     #[inline]
     pub fn is_admitted(&self) -> bool {
         self.limited.is_none()
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome {
+        match self {
+            Self { limited: Some(_), .. } => Outcome::Limited,
+            Self { faults, .. } if faults.iter().any(|fault| !fault.shadow) => {
+                Outcome::AdmittedBlind
+            }
+            Self { would_limit: Some(_), .. } => Outcome::WouldLimit,
+            _ => Outcome::Admitted,
+        }
     }
 
     pub(crate) fn fault(kind: FaultKind, message: impl Into<String>) -> Self {

@@ -104,6 +104,7 @@ impl<C: Call> Asked<'_, C> {
             let Some(entry) = rules.entry(index) else { continue };
             if let Some(fault) = entry.health.aside() {
                 without.push(index);
+                entry.stats.failed();
                 note(Some(entry.key.clone()), entry.shadow, fault, true);
             }
         }
@@ -141,6 +142,7 @@ impl<C: Call> Asked<'_, C> {
             match owner {
                 Some((index, entry)) => {
                     entry.health.failed(&fault);
+                    entry.stats.failed();
                     without.push(index);
                     note(key, entry.shadow, fault, false);
                 }

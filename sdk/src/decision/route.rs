@@ -17,9 +17,12 @@ use super::{
     policies::Policies,
     request::Request,
     rule_set::{Address, Entry, RuleSet},
-    worker::{Evaluated, Sink},
+    worker::{Evaluated, Sink, Tally},
 };
-use crate::endpoints::{EndpointSet, TAG};
+use crate::{
+    endpoints::{EndpointSet, TAG},
+    metrics::Verdict,
+};
 
 /// Lines of an explanation.
 const MAX_LINES: usize = 10_000;
@@ -108,6 +111,7 @@ impl Policies {
                 };
                 let mut sink = Narrowing {
                     slot,
+                    request,
                     candidates: asked.candidates,
                     endpoints: endpoints.len(),
                     first: decision.rules.len(),
@@ -151,6 +155,7 @@ fn own(slot: usize, draw: u64) -> u64 {
 /// Takes over what a kind leaves of the endpoints.
 struct Narrowing<'a> {
     slot: usize,
+    request: &'a Request<'a>,
     candidates: &'a [u64],
     endpoints: usize,
     rules: &'a mut Vec<RuleEffect>,
@@ -229,6 +234,29 @@ impl Sink for Narrowing<'_> {
             remaining: outcome.remaining,
         });
         Ok(())
+    }
+
+    #[inline]
+    fn count(&self, tally: &Tally<'_>) {
+        // The implicit rule, which is not among these, has the last place.
+        for (place, rule) in self.rules[self.first..].iter().enumerate() {
+            let Some(entry) = tally.entry(place) else { continue };
+            let verdict = match rule.effect {
+                Effect::Skipped => Verdict::Skipped,
+                Effect::Applied => Verdict::Applied,
+                Effect::WouldSkip => Verdict::WouldSkip,
+                Effect::WouldApply => Verdict::WouldApply,
+            };
+            tally.count(place, entry, verdict);
+            if verdict == Verdict::WouldApply {
+                entry.stats.sample(verdict, || {
+                    let Request { service, method, .. } = self.request;
+                    let (left, of) = (rule.remaining, self.endpoints);
+                    let a = if method.is_empty() { "" } else { " to " };
+                    format!("would leave {left} of {of} endpoints{a}{method} of {service}")
+                });
+            }
+        }
     }
 }
 

@@ -15,9 +15,10 @@ use rulecast_api::{
 
 use super::{
     health::Health,
-    kinds::{POLICIES, slot, slot_of},
+    kinds::{POLICIES, PolicyKind, slot, slot_of},
     limit::{Buckets, Meter, Quota},
 };
+use crate::metrics::RuleStats;
 
 /// The id of the rule that speaks where no other does; those of others begin at 1.
 const IMPLICIT: u32 = 0;
@@ -47,7 +48,7 @@ pub(crate) struct KindRules {
 /// A rule.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The same for the same key and spec, in this and in the sets built from it.
+    /// The same for the same key, spec and enforcement, in this and in the sets built from it.
     pub(crate) id: u32,
     pub(crate) key: Arc<str>,
     pub(crate) spec: Bytes,
@@ -55,6 +56,7 @@ pub(crate) struct Entry {
     pub(crate) health: Arc<Health>,
     /// Of a rate limit: what it is counted by.
     pub(crate) meter: Option<Meter>,
+    pub(crate) stats: Arc<RuleStats>,
 }
 
 /// What of a call decides which rules speak of it.
@@ -117,6 +119,12 @@ impl RuleSet {
         let mut kinds = self.0.to_vec();
         kinds[slot] = Arc::new(kind);
         Self(kinds.into())
+    }
+
+    /// All rules, kind by kind, each in the order of application.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&'static PolicyKind, &Entry)> {
+        let kinds = POLICIES.iter().zip(&*self.0);
+        kinds.flat_map(|(kind, rules)| rules.written().iter().map(move |entry| (kind, entry)))
     }
 
     pub(crate) fn kind(&self, slot: usize) -> &KindRules {
@@ -184,7 +192,9 @@ impl KindRules {
             let index = entries.len() as u32;
             let shadow = rule.enforcement() == Enforcement::Shadow;
             let meter = meter(rule, shadow);
-            let entry = match known.get(&(rule.key.as_str(), &*rule.spec)) {
+            let same = known.get(&(rule.key.as_str(), &*rule.spec));
+            // What a rule would do and what it does is not counted together.
+            let entry = match same.filter(|same| same.shadow == shadow) {
                 Some(same) => Entry {
                     id: same.id,
                     key: same.key.clone(),
@@ -192,6 +202,7 @@ impl KindRules {
                     shadow,
                     health: same.health.clone(),
                     meter,
+                    stats: same.stats.clone(),
                 },
                 None => Entry {
                     id: NEXT_RULE.fetch_add(1, Ordering::Relaxed),
@@ -200,6 +211,7 @@ impl KindRules {
                     shadow,
                     health: Arc::default(),
                     meter,
+                    stats: Arc::default(),
                 },
             };
             // Of a server's rules the plane has said which are for it: none may be left out.
@@ -229,8 +241,9 @@ impl KindRules {
             .collect();
         let implicit = (slot == slot::TAG_ROUTE).then(|| {
             let (key, spec) = (Arc::from(""), Bytes::new());
-            let (shadow, health) = (false, Arc::default());
-            entries.push(Entry { id: IMPLICIT, key, spec, shadow, health, meter: None });
+            let (health, stats) = Default::default();
+            let (shadow, meter) = (false, None);
+            entries.push(Entry { id: IMPLICIT, key, spec, shadow, health, meter, stats });
             [entries.len() as u32 - 1]
         });
         let id = NEXT_SET.fetch_add(1, Ordering::Relaxed);

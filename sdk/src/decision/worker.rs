@@ -20,6 +20,7 @@ use super::{
 use crate::{
     endpoints::EndpointSet,
     host::{Fault, FaultKind, MAX_MEMORY, Runner},
+    metrics::{self, Counter, Verdict},
 };
 
 /// An instance is recycled after about this many evaluations.
@@ -39,6 +40,7 @@ const PLANS: usize = 256;
 struct Committed {
     /// This thread's own copy: counting references to a shared one, threads hinder each other.
     key: Arc<str>,
+    counter: Counter,
     attributes: Vec<(u16, Arc<Attribute>)>,
     draw: bool,
 }
@@ -50,6 +52,8 @@ struct Plan {
     indices: Vec<u32>,
     /// The key of each.
     keys: Vec<Arc<str>>,
+    /// What each is counted by.
+    counters: Vec<Counter>,
     attributes: Vec<(u16, Arc<Attribute>)>,
     draw: bool,
 }
@@ -115,6 +119,33 @@ pub(crate) trait Sink {
     ) -> Result<(), &'static str>;
     /// A rule, in the order asked.
     fn rule(&mut self, rule: Evaluated<'_>) -> Result<(), &'static str>;
+    /// Counts what the rules made of the call, once the whole answer is taken over.
+    fn count(&self, _tally: &Tally<'_>) {}
+}
+
+/// What the rules of an answer are counted by, each at its place among those asked.
+pub(crate) struct Tally<'a> {
+    plan: &'a Plan,
+    rules: &'a KindRules,
+}
+
+impl Tally<'_> {
+    /// How many were asked.
+    pub(crate) fn len(&self) -> usize {
+        self.plan.indices.len()
+    }
+
+    pub(crate) fn entry(&self, place: usize) -> Option<&Entry> {
+        self.rules.entry(*self.plan.indices.get(place)?)
+    }
+
+    /// Counts what a rule made of the call.
+    #[inline]
+    pub(crate) fn count(&self, place: usize, entry: &Entry, verdict: Verdict) {
+        if let Some(counter) = self.plan.counters.get(place) {
+            metrics::count(counter, &entry.stats, verdict);
+        }
+    }
 }
 
 impl Worker {
@@ -233,6 +264,7 @@ impl Live {
             rules: Vec::new(),
             indices: Vec::new(),
             keys: Vec::new(),
+            counters: Vec::new(),
             attributes: Vec::new(),
             draw: false,
         };
@@ -257,8 +289,8 @@ impl Live {
                     .filter(|(slot, _)| *slot != abi::DRAW_SLOT)
                     .map(|(slot, name)| (*slot, Arc::new(Attribute::parse(name))))
                     .collect();
-                let key = Arc::from(&*entry.key);
-                self.committed.insert(entry.id, Committed { key, attributes, draw });
+                let (key, counter) = (Arc::from(&*entry.key), entry.stats.counter());
+                self.committed.insert(entry.id, Committed { key, counter, attributes, draw });
             }
             let Some(committed) = self.committed.get(&entry.id) else { continue };
             plan.draw |= committed.draw;
@@ -269,6 +301,7 @@ impl Live {
             }
             plan.indices.push(index);
             plan.keys.push(committed.key.clone());
+            plan.counters.push(committed.counter.clone());
             plan.rules.push(RuleRef {
                 id: entry.id,
                 position: position as u16,
@@ -364,6 +397,9 @@ impl Live {
                 entry.health.succeeded();
             }
             sink.rule(Evaluated { place, entry, key, outcome }).map_err(bad)?;
+        }
+        if !wanted.explain {
+            sink.count(&Tally { plan, rules: wanted.rules });
         }
         Ok(plan.draw.then_some(draw))
     }
