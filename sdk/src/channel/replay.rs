@@ -154,6 +154,7 @@ impl http_body::Body for Try {
 mod tests {
     use std::collections::VecDeque;
 
+    use http_body::Body as _;
     use http_body_util::BodyExt as _;
 
     use super::*;
