@@ -53,7 +53,7 @@ pub enum Verdict {
     Denied = 3,
     /// It refused the call for now.
     Limited = 4,
-    /// It took an endpoint out.
+    /// A breaker of it opened; this is no call's.
     Opened = 5,
     /// A shadow rule that would have done the same.
     WouldSkip = 6,

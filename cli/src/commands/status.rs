@@ -98,27 +98,36 @@ fn show_status(status: &GetStatusResponse) -> String {
 
 /// One line: what a rule made of calls, as far as clients reported it.
 fn show_verdicts(rule: &RuleStatus) -> Option<String> {
-    let RuleStatus { key, verdicts, .. } = rule;
-    let calls: u64 = verdicts.iter().map(|given| given.count).sum();
-    if calls == 0 {
+    let (mut calls, mut did, mut opened) = (0u64, Vec::new(), None);
+    for Verdict { verdict, count, .. } in rule.verdicts.iter().filter(|given| given.count > 0) {
+        match verdict.as_str() {
+            "skipped" | "would_skip" => {}
+            "applied" => did.push(format!("applied to {count}")),
+            "would_apply" => did.push(format!("would apply to {count}")),
+            // Of breakers, not of calls.
+            "opened" => opened = Some(format!("opened {count} times")),
+            "would_open" => opened = Some(format!("would open {count} times")),
+            other => did.push(format!("{} {count}", other.replace('_', " "))),
+        }
+        if !verdict.ends_with("open") && verdict != "opened" {
+            calls = calls.saturating_add(*count);
+        }
+    }
+    let did = match (did.is_empty(), rule.shadow) {
+        (false, _) => did.join(", "),
+        (true, false) => "did nothing in any".to_owned(),
+        (true, true) => "would do nothing in any".to_owned(),
+    };
+    let of_calls = (calls > 0).then(|| format!("{did} of {calls} calls"));
+    let said: Vec<String> = of_calls.into_iter().chain(opened).collect();
+    if said.is_empty() {
         return None;
     }
-    let (shadow, nothing) = match rule.shadow {
-        true => (" (shadow)", "would do nothing in any"),
-        false => ("", "did nothing in any"),
-    };
-    let skipped = |given: &&Verdict| matches!(&*given.verdict, "skipped" | "would_skip");
-    let did = verdicts.iter().filter(|given| given.count > 0 && !skipped(given));
-    let words = |given: &Verdict| match given.verdict.as_str() {
-        "applied" => format!("applied to {}", given.count),
-        "would_apply" => format!("would apply to {}", given.count),
-        other => format!("{} {}", other.replace('_', " "), given.count),
-    };
-    let did: Vec<String> = did.map(words).collect();
-    let did = if did.is_empty() { nothing.to_owned() } else { did.join(", ") };
-    let mut text = format!("{} {key}{shadow}: {did} of {calls} calls", kind(&rule.r#type));
-    let last = verdicts.iter().filter(|given| !given.sample.is_empty());
-    if let Some(last) = last.max_by_key(|given| given.sampled_at) {
+    let shadow = if rule.shadow { " (shadow)" } else { "" };
+    let said = said.join("; ");
+    let mut text = format!("{} {}{shadow}: {said}", kind(&rule.r#type), rule.key);
+    let samples = rule.verdicts.iter().filter(|given| !given.sample.is_empty());
+    if let Some(last) = samples.max_by_key(|given| given.sampled_at) {
         text += &format!("; last: {}", last.sample);
     }
     Some(text)
@@ -229,6 +238,11 @@ mod tests {
         assert_eq!(
             show_verdicts(&rule).expect("a line"),
             "AuthorizationPolicy orders/shop: applied to 2, failed 1 of 3 calls"
+        );
+        rule.verdicts = vec![given("opened", 2, "opened 10.0.0.1:80 of orders", 1)];
+        assert_eq!(
+            show_verdicts(&rule).expect("a line"),
+            "AuthorizationPolicy orders/shop: opened 2 times; last: opened 10.0.0.1:80 of orders"
         );
     }
 }

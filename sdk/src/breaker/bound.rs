@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    decision::{Decision, Effect, RuleEffect, TYPE_CIRCUIT_BREAKER},
+    decision::{Decision, Effect, Entry, RuleEffect, TYPE_CIRCUIT_BREAKER},
     endpoints::EndpointSet,
+    metrics::{RuleStats, Verdict},
 };
 
 /// The breakers of one rule for one service, by address; with `per: service` the one for all of
@@ -96,6 +97,7 @@ impl Group {
 #[derive(Debug)]
 struct Watch {
     shadow: bool,
+    stats: Arc<RuleStats>,
     settings: Settings,
     group: Arc<Group>,
     /// By endpoint; `None`: the rule does not speak of it.
@@ -115,7 +117,7 @@ impl Bound {
     /// With one more rule. `speaks` says of which endpoints it speaks.
     pub(super) fn push(
         &mut self,
-        shadow: bool,
+        entry: &Entry,
         settings: Settings,
         group: Arc<Group>,
         endpoints: &EndpointSet,
@@ -127,7 +129,8 @@ impl Bound {
             (speaks(index) && (settings.per_service || !address.is_empty())).then_some(address)
         });
         let breakers = group.breakers(addresses);
-        self.0.push(Watch { shadow, settings, group, breakers });
+        let (shadow, stats) = (entry.shadow, entry.stats.clone());
+        self.0.push(Watch { shadow, stats, settings, group, breakers });
     }
 
     /// Leaves out endpoints whose breakers are open.
@@ -272,6 +275,13 @@ impl Watch {
         }
         if change != Change::Closed {
             opened.fetch_add(1, Ordering::Relaxed);
+            let (verdict, what) = match self.shadow {
+                true => (Verdict::WouldOpen, "would open"),
+                false => (Verdict::Opened, "opened"),
+            };
+            self.stats.rare(verdict);
+            let whose = if endpoint.is_empty() { "all endpoints" } else { endpoint };
+            self.stats.sample(verdict, || format!("{what} {whose} of {service}"));
         }
     }
 }

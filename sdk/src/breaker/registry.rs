@@ -187,7 +187,7 @@ impl Breakers {
                     endpoints.endpoints().get(endpoint).and_then(|e| e.params().get("application"));
                 kind.speaks(index, service, application)
             };
-            bound.push(entry.shadow, settings, group, endpoints, speaks);
+            bound.push(entry, settings, group, endpoints, speaks);
         }
         bound
     }

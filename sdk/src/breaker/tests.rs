@@ -7,6 +7,7 @@ use super::*;
 use crate::{
     decision::{Decision, Effect, Explanation, RuleEffect, RuleSet, TYPE_CIRCUIT_BREAKER},
     endpoints::{Endpoint, EndpointSet},
+    metrics::Verdict,
 };
 
 const SERVICE: &str = "com.Orders";
@@ -98,6 +99,10 @@ fn an_open_breaker_takes_its_endpoint_out_and_the_decision_says_so() {
     let decision = bench.routed(&set, &[0, 1, 2]);
     assert_eq!(decision.endpoints, [0, 2]);
     assert_eq!(decision.rules, [effect("a/ns", Effect::Applied, 2)]);
+    let (_, entry) = bench.rules.entries().next().expect("a rule");
+    assert_eq!(entry.stats.counts(false, None).get(Verdict::Opened), 1);
+    let sample = entry.stats.take_samples().remove(&Verdict::Opened);
+    assert_eq!(sample.as_deref(), Some("opened b:1 of com.Orders"));
     assert!(bench.attempt(&set, 1).is_none());
     assert!(bench.attempt(&set, 0).is_some());
 

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     endpoints::EndpointSet,
     host::{Fault, FaultKind},
+    metrics::Verdict,
 };
 
 /// Most tries of one evaluation: one rule at fault is passed over with each.
@@ -104,7 +105,7 @@ impl<C: Call> Asked<'_, C> {
             let Some(entry) = rules.entry(index) else { continue };
             if let Some(fault) = entry.health.aside() {
                 without.push(index);
-                entry.stats.failed();
+                entry.stats.rare(Verdict::Failed);
                 note(Some(entry.key.clone()), entry.shadow, fault, true);
             }
         }
@@ -142,7 +143,7 @@ impl<C: Call> Asked<'_, C> {
             match owner {
                 Some((index, entry)) => {
                     entry.health.failed(&fault);
-                    entry.stats.failed();
+                    entry.stats.rare(Verdict::Failed);
                     without.push(index);
                     note(key, entry.shadow, fault, false);
                 }

@@ -21,8 +21,8 @@ pub(crate) const MAX_SAMPLE: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct RuleStats {
     cells: Cells,
-    /// Rare, so counted in one place.
-    failed: AtomicU64,
+    /// By verdict, of those that are rare: counted in one place.
+    rare: [AtomicU64; Verdict::ALL.len()],
     /// The decisions of its phase that were made before it came.
     since: OnceLock<u64>,
     /// By verdict.
@@ -44,8 +44,9 @@ impl RuleStats {
         self.cells.counter()
     }
 
-    pub(crate) fn failed(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
+    /// Counts a verdict that is not given call by call.
+    pub(crate) fn rare(&self, verdict: Verdict) {
+        self.rare[verdict as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Says how many decisions there were before it came, where every call asks it.
@@ -67,7 +68,9 @@ impl RuleStats {
     pub(crate) fn counts(&self, shadow: bool, decisions: Option<u64>) -> Counts {
         let mut counts = [0; Verdict::ALL.len()];
         counts.copy_from_slice(&self.cells.read()[..Verdict::ALL.len()]);
-        counts[Verdict::Failed as usize] += self.failed.load(Ordering::Relaxed);
+        for (count, rare) in counts.iter_mut().zip(&self.rare) {
+            *count += rare.load(Ordering::Relaxed);
+        }
         if let (Some(decisions), Some(since)) = (decisions, self.since.get()) {
             let skipped = if shadow { Verdict::WouldSkip } else { Verdict::Skipped };
             let spoke: u64 = counts.iter().sum();
@@ -149,7 +152,7 @@ mod tests {
         stats.begin(100);
         let counter = stats.counter();
         (0..3).for_each(|_| counter.add(Verdict::WouldDeny as usize));
-        stats.failed();
+        stats.rare(Verdict::Failed);
         let counts = stats.counts(true, Some(110));
         assert_eq!(counts.get(Verdict::WouldDeny), 3);
         assert_eq!(counts.get(Verdict::Failed), 1);

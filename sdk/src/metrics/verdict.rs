@@ -15,7 +15,7 @@ pub enum Verdict {
     Denied,
     /// It refused the call for now.
     Limited,
-    /// It took an endpoint out.
+    /// A breaker of it opened. Not of a call: it is counted each time that one opens.
     Opened,
     /// A shadow rule of which nothing would have applied.
     WouldSkip,
@@ -25,7 +25,7 @@ pub enum Verdict {
     WouldDeny,
     /// A shadow rule that would have refused the call for now.
     WouldLimit,
-    /// A shadow rule that would have taken an endpoint out.
+    /// A breaker of a shadow rule that would have opened.
     WouldOpen,
     /// It failed and was passed over.
     Failed,
