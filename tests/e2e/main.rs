@@ -3,7 +3,6 @@
 mod commands;
 mod compat;
 mod convergence;
-mod govern;
 mod lifecycle;
 mod python;
 mod site;

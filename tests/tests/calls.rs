@@ -7,7 +7,7 @@ mod site;
 #[path = "calls/web.rs"]
 mod web;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, task::Poll, time::Duration};
 
 use rulecast_api::{
     kind::KINDS,
@@ -23,7 +23,7 @@ use rulecast_sdk::{
     Client, Endpoint, EndpointSet, Status as ClientStatus,
     channel::{Balance, GovernedChannel, GovernorBuilder, HttpError},
     layer::Attributes,
-    tls::{Expected, Wire},
+    tls::{ConnectOptions, Expected, Wire},
 };
 use serde_json::{Value, json};
 use server::{Does, Server};
@@ -405,6 +405,38 @@ async fn connections_are_mutual_tls_to_whom_is_expected() {
     let error = call(&secured().wire(workload("stock")).channel()).await.expect_err("another");
     assert_eq!(error.code(), Code::Unavailable);
     assert!(error.message().contains("spiffe://td.test/ns/shop/app/orders"), "{error}");
+}
+
+#[tokio::test]
+async fn a_connection_that_hangs_is_waited_for_once() {
+    let fleet = Fleet::new(&[]).await;
+    let orders = client(&fleet.site, &fleet.plane, "orders").await;
+    let good = Server::secure(&orders).await;
+    // Takes connections and says nothing.
+    let hung = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = hung.local_addr().expect("bound").port();
+    let set = EndpointSet::new([Endpoint::new("127.0.0.1", port), good.endpoint()]);
+    let connect_timeout = Duration::from_millis(200);
+    let channel = GovernedChannel::builder(&fleet.client, SERVICE)
+        .endpoints(set.expect("a set"))
+        .connect_options(ConnectOptions { connect_timeout, ..ConnectOptions::default() })
+        .channel();
+    let mut calls = JoinSet::new();
+    for _ in 0..20 {
+        let channel = channel.clone();
+        calls.spawn(async move { call(&channel).await });
+    }
+    while let Some(answer) = calls.join_next().await {
+        assert_eq!(answer.expect("no panic").expect("answered"), good.name());
+    }
+    let mut connections = 0;
+    while let Poll::Ready(accepted) =
+        std::future::poll_fn(|cx| Poll::Ready(hung.poll_accept(cx))).await
+    {
+        accepted.expect("accepted");
+        connections += 1;
+    }
+    assert!((1..=2).contains(&connections), "{connections} for ten calls");
 }
 
 #[tokio::test]

@@ -57,6 +57,9 @@ pub(super) struct Lane {
     turn: AtomicU64,
 }
 
+/// An endpoint with its weight.
+pub(super) type Weighed = (u32, u32);
+
 #[derive(Debug)]
 struct Member {
     endpoint: u32,
@@ -111,8 +114,7 @@ impl Lane {
     }
 
     /// Two members drawn by weight, the second among the others; fewer when there are fewer.
-    /// Each with its weight.
-    pub(super) fn two(&self) -> Option<((u32, u32), Option<(u32, u32)>)> {
+    pub(super) fn two(&self) -> Option<(Weighed, Option<Weighed>)> {
         let total = self.members.last()?.sum;
         let first = self.members.get(self.at(fastrand::u64(..total)))?;
         let of = |member: &Member| (member.endpoint, member.weight);

@@ -110,10 +110,10 @@ impl Choice {
         self.settle(false);
     }
 
-    /// No connection to the endpoint could be opened, or it broke off. While others are left,
-    /// they are preferred for some time.
+    /// No connection to the endpoint could be opened. While others are left, they are preferred
+    /// for a while.
     pub fn unreachable(self) {
-        self.open.place().disconnected();
+        self.open.place().unreachable(String::new());
         self.failed();
     }
 
@@ -123,11 +123,17 @@ impl Choice {
         let Some(attempt) = self.attempt.take() else { return };
         match succeeded {
             true => {
-                self.open.place().answered();
+                self.open.place().reached();
                 attempt.succeeded();
             }
             false => attempt.failed(),
         }
+    }
+
+    /// There is a connection to the endpoint, whatever comes of the call.
+    #[cfg(feature = "reqwest")]
+    pub(super) fn reached(&self) {
+        self.open.place().reached();
     }
 
     pub(super) fn is_settled(&self) -> bool {

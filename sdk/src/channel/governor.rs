@@ -14,7 +14,7 @@ use tracing::{Span, field};
 
 use super::{
     Balance, GovernedChannel,
-    balance::{hash, rendezvous},
+    balance::{Weighed, hash, rendezvous},
     budget::Budget,
     choice::{Choice, NoEndpoint, Tries},
     place::Place,
@@ -324,7 +324,7 @@ impl Inner {
         // Another try takes nobody's turn, or the calls after it would begin where it ended.
         if tries.count() == 0 {
             let first = self.balanced(request, view, plan, candidates, false)?;
-            if !rests(first)
+            if place(first).is_some_and(|place| place.takes_calls())
                 && let Some(begun) = begin(first)
             {
                 return Some(begun);
@@ -370,7 +370,7 @@ impl Inner {
         match self.balance {
             Balance::LeastRequest => {
                 let (first, second) = lane.two()?;
-                let load = |(index, weight): (u32, u32), by: u32| {
+                let load = |(index, weight): Weighed, by: u32| {
                     let open = view.places.get(index as usize).map_or(0, |place| place.open());
                     (index, weight, u64::from(open) * u64::from(by))
                 };

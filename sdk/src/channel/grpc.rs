@@ -84,7 +84,7 @@ fn sources<'a>(
 }
 
 /// An error with its sources.
-struct Chain<'a>(&'a (dyn StdError + 'static));
+pub(super) struct Chain<'a>(pub(super) &'a (dyn StdError + 'static));
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

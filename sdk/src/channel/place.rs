@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, LazyLock, OnceLock,
+        Arc, LazyLock, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -12,10 +12,12 @@ use tonic::transport::Channel;
 
 use super::balance::hash;
 
-/// How long an address is passed over after a connection to it failed, if others are left;
-/// doubles with each failure.
+/// How long an address is passed over after a connection to it could not be opened, if others
+/// are left; doubles with each failure.
 const FIRST_REST: Duration = Duration::from_millis(100);
-const LONGEST_REST: Duration = Duration::from_secs(10);
+const LONGEST_REST: Duration = Duration::from_secs(5);
+/// How long one call at a time tries it after that.
+const PROBE: Duration = Duration::from_secs(3);
 
 /// See the module.
 #[derive(Debug)]
@@ -26,8 +28,11 @@ pub(super) struct Place {
     pub(super) channel: OnceLock<Channel>,
     open: AtomicU32,
     failures: AtomicU32,
-    /// Milliseconds since [`START`]; 0: no rest.
+    /// Milliseconds since [`START`], as the next.
     rests_until: AtomicU64,
+    probed_until: AtomicU64,
+    /// Of the last failure, for the calls that fail by it.
+    why: Mutex<String>,
 }
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -45,6 +50,8 @@ impl Place {
             open: AtomicU32::new(0),
             failures: AtomicU32::new(0),
             rests_until: AtomicU64::new(0),
+            probed_until: AtomicU64::new(0),
+            why: Mutex::default(),
         }
     }
 
@@ -53,31 +60,53 @@ impl Place {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Whether connections failed a short while ago.
+    /// Whether a connection could not be opened a moment ago.
     pub(super) fn rests(&self) -> bool {
-        match self.rests_until.load(Ordering::Relaxed) {
-            0 => false,
-            until => now() < until,
-        }
+        self.failures.load(Ordering::Relaxed) != 0
+            && now() < self.rests_until.load(Ordering::Relaxed)
     }
 
-    /// A connection could not be opened, or broke off.
-    pub(super) fn disconnected(&self) {
+    /// Whether a call should go there while there are others. After a rest only one is told so,
+    /// until it is known how it fares: connections that hang are waited for by few.
+    pub(super) fn takes_calls(&self) -> bool {
+        if self.failures.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        let now = now();
+        let probed = self.probed_until.load(Ordering::Relaxed);
+        let next = now + PROBE.as_millis() as u64;
+        now >= self.rests_until.load(Ordering::Relaxed)
+            && now >= probed
+            && self
+                .probed_until
+                .compare_exchange(probed, next, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Why no connection could be opened the last time; empty when nobody said.
+    pub(super) fn why(&self) -> String {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A connection could not be opened.
+    pub(super) fn unreachable(&self, why: String) {
         // Calls that fail together count as one failure.
         if self.rests() {
             return;
         }
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+        *self.why.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        let failures = self.failures.load(Ordering::Relaxed);
         let rest = FIRST_REST.saturating_mul(1 << failures.min(16)).min(LONGEST_REST);
         let rest = rest.mul_f64(0.75 + fastrand::f64() / 2.0).as_millis() as u64;
-        self.rests_until.store(now() + rest.max(1), Ordering::Relaxed);
+        self.rests_until.store(now() + rest, Ordering::Relaxed);
+        self.probed_until.store(0, Ordering::Relaxed);
+        self.failures.store(failures.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// It answers.
-    pub(super) fn answered(&self) {
+    /// There is a connection.
+    pub(super) fn reached(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
-            self.rests_until.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -108,16 +137,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_after_failures_until_it_answers() {
+    fn rests_after_failures_until_it_is_reached() {
         let place = Place::new("a:1");
-        assert!(!place.rests());
+        assert!(!place.rests() && place.takes_calls());
         place.failures.store(10, Ordering::Relaxed);
-        place.disconnected();
-        assert!(place.rests());
-        place.disconnected();
+        place.unreachable(String::new());
+        assert!(place.rests() && !place.takes_calls());
+        place.unreachable(String::new());
         assert_eq!(place.failures.load(Ordering::Relaxed), 11);
-        place.answered();
+        place.reached();
+        assert!(!place.rests() && place.takes_calls());
+    }
+
+    #[test]
+    fn after_a_rest_one_call_tries() {
+        let place = Place::new("a:1");
+        place.unreachable(String::new());
+        place.rests_until.store(0, Ordering::Relaxed);
         assert!(!place.rests());
+        assert!(place.takes_calls());
+        assert!(!place.takes_calls(), "another tries");
+        place.reached();
+        assert!(place.takes_calls() && place.takes_calls());
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) async fn call(
     let retries = choice.retries();
     if retries == 0 {
         let request = Request::from_parts(parts, body);
-        return send(&governor, choice, request, deadline).await.or_else(|failed| failed.answer);
+        return send(&governor, choice, request, deadline).await.answer;
     }
     let (replay, mut body) = Replay::new(body);
     loop {
@@ -38,14 +38,11 @@ pub(super) async fn call(
             let before = HeaderValue::from(tries.count() - 1);
             request.headers_mut().insert(PREVIOUS_ATTEMPTS, before);
         }
-        let Failed { answer, again } = match send(&governor, choice, request, deadline).await {
-            Err(failed) => failed,
-            Ok(response) => {
-                replay.settle();
-                return Ok(response);
-            }
+        let Tried { answer, again } = send(&governor, choice, request, deadline).await;
+        let Some(mut delay) = again else {
+            replay.settle();
+            return answer;
         };
-        let Some(mut delay) = again else { return answer };
         let Some(same) = replay.next() else { return answer };
         if !governor.may_retry(&tries, retries) {
             return answer;
@@ -72,17 +69,17 @@ fn choose(governor: &Governor, parts: &Parts, tries: &mut Tries) -> Result<Choic
     governor.choose_for(method, &said, tries)
 }
 
-/// A try that gave no answer to go on with.
-struct Failed {
+/// How a try ended.
+struct Tried {
     /// For the caller, if this was the last try.
     answer: Result<Response<Body>, Status>,
     /// How long to wait before the next; `None`: there may be none.
     again: Option<Duration>,
 }
 
-impl Failed {
-    fn finally(status: Status) -> Self {
-        Self { answer: Err(status), again: None }
+impl Tried {
+    fn finally(answer: Result<Response<Body>, Status>) -> Self {
+        Self { answer, again: None }
     }
 }
 
@@ -92,7 +89,7 @@ async fn send(
     choice: Choice,
     mut request: Request<Body>,
     deadline: Option<Instant>,
-) -> Result<Response<Body>, Failed> {
+) -> Tried {
     let now = Instant::now();
     let own = choice.timeout().and_then(|time| now.checked_add(time));
     let until = [own, deadline].into_iter().flatten().min();
@@ -102,7 +99,7 @@ async fn send(
     let mut channel = match connect::channel(governor.inner(), choice.place()) {
         Ok(channel) => channel,
         // Not the endpoint's doing.
-        Err(status) => return Err(Failed::finally(status)),
+        Err(status) => return Tried::finally(Err(status)),
     };
     let answer = async {
         poll_fn(|cx| channel.poll_ready(cx)).await?;
@@ -117,7 +114,7 @@ async fn send(
         let took = until.map_or(Duration::ZERO, |until| until - now);
         let status = Status::deadline_exceeded(format!("{address} has not answered in {took:?}"));
         choice.failed();
-        Err(Failed::finally(status))
+        Tried::finally(Err(status))
     };
     match answer {
         Err(_) => late(choice),
@@ -129,11 +126,11 @@ async fn send(
                     false => choice.succeeded(),
                 }
                 let again = (status.code() == Code::Unavailable).then_some(Duration::ZERO);
-                Err(Failed { answer: Err(status), again })
+                Tried { answer: Err(status), again }
             }
             Lost::Connection(status) => {
-                choice.unreachable();
-                Err(Failed { answer: Err(status), again: Some(Duration::ZERO) })
+                choice.failed();
+                Tried { answer: Err(status), again: Some(Duration::ZERO) }
             }
         },
         Ok(Ok(response)) => judge(response, choice),
@@ -141,17 +138,18 @@ async fn send(
 }
 
 /// Looks at an answer that begins.
-fn judge(response: Response<Body>, mut choice: Choice) -> Result<Response<Body>, Failed> {
-    match grpc::ended(&response) {
-        None => Ok(response.map(|body| Body::new(Watched::new(body, choice)))),
+fn judge(response: Response<Body>, mut choice: Choice) -> Tried {
+    let answer = match grpc::ended(&response) {
+        None => response.map(|body| Body::new(Watched::new(body, choice))),
         Some(Code::Unavailable) => {
             choice.settle(false);
             let again = grpc::pushback(response.headers());
-            Err(Failed { answer: Ok(response), again })
+            return Tried { answer: Ok(response), again };
         }
         Some(code) => {
             choice.settle(!grpc::is_failure(code));
-            Ok(response)
+            response
         }
-    }
+    };
+    Tried::finally(Ok(answer))
 }

@@ -128,10 +128,7 @@ impl GovernedHttp {
                 false => None,
             };
             let repeatable = request.method().is_idempotent();
-            let Failed { answer, may_repeat } = match self.send(choice, request).await {
-                Err(failed) => failed,
-                Ok(response) => return Ok(response),
-            };
+            let Tried { answer, may_repeat } = self.send(choice, request).await;
             let Some(same) = again.filter(|_| may_repeat.allows(repeatable)) else {
                 return answer;
             };
@@ -145,10 +142,10 @@ impl GovernedHttp {
     }
 
     /// One try.
-    async fn send(&self, mut choice: Choice, mut request: Request) -> Result<Response, Failed> {
+    async fn send(&self, mut choice: Choice, mut request: Request) -> Tried {
         let address = choice.endpoint().address().to_owned();
         if place(&mut request, &choice, &self.governor.inner().wire).is_none() {
-            return Err(Failed::finally(HttpError::Address(address)));
+            return Tried::finally(Err(HttpError::Address(address)));
         }
         let answer = self.client.execute(request);
         let answer = match choice.timeout() {
@@ -157,18 +154,18 @@ impl GovernedHttp {
                 Ok(answer) => answer,
                 Err(_) => {
                     choice.failed();
-                    return Err(Failed::finally(HttpError::Late { address, after }));
+                    return Tried::finally(Err(HttpError::Late { address, after }));
                 }
             },
         };
         match answer {
             Ok(response) => {
+                choice.reached();
                 choice.settle(!response.status().is_server_error());
                 if response.status() == StatusCode::SERVICE_UNAVAILABLE {
-                    let may_repeat = Repeat::IfIdempotent;
-                    return Err(Failed { answer: Ok(response), may_repeat });
+                    return Tried { answer: Ok(response), may_repeat: Repeat::IfIdempotent };
                 }
-                Ok(counted(response, choice))
+                Tried::finally(Ok(counted(response, choice)))
             }
             Err(error) => {
                 let may_repeat = match () {
@@ -179,19 +176,21 @@ impl GovernedHttp {
                     () => Repeat::Never,
                 };
                 match may_repeat {
-                    Repeat::Never if error.is_timeout() => choice.failed(),
-                    // A request that cannot be is not the endpoint's doing.
-                    Repeat::Never => drop(choice),
-                    _ => choice.unreachable(),
+                    Repeat::Always => choice.unreachable(),
+                    Repeat::Never if !error.is_timeout() => {
+                        // A request that cannot be is not the endpoint's doing.
+                        drop(choice);
+                    }
+                    _ => choice.failed(),
                 }
-                Err(Failed { answer: Err(error.into()), may_repeat })
+                Tried { answer: Err(error.into()), may_repeat }
             }
         }
     }
 }
 
-/// A try that gave no answer to go on with.
-struct Failed {
+/// How a try ended.
+struct Tried {
     /// For the caller, if this was the last try.
     answer: Result<Response, HttpError>,
     may_repeat: Repeat,
@@ -217,9 +216,9 @@ impl Repeat {
     }
 }
 
-impl Failed {
-    fn finally(error: HttpError) -> Self {
-        Self { answer: Err(error), may_repeat: Repeat::Never }
+impl Tried {
+    fn finally(answer: Result<Response, HttpError>) -> Self {
+        Self { answer, may_repeat: Repeat::Never }
     }
 }
 
