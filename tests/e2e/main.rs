@@ -3,6 +3,7 @@
 mod commands;
 mod compat;
 mod convergence;
+mod govern;
 mod lifecycle;
 mod python;
 mod site;
