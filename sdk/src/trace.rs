@@ -20,12 +20,12 @@ impl Sampling {
         Self { below: (share.clamp(0.0, 1.0) * 2f64.powi(32)) as u64 }
     }
 
-    /// Whether a call is traced.
+    /// Whether a call with these headers is traced.
     #[inline]
     pub(crate) fn takes(self, headers: &HeaderMap) -> bool {
+        let asked = || headers.get("traceparent").is_some_and(|value| sampled(value.as_bytes()));
         tracing::span_enabled!(target: TARGET, Level::INFO)
-            && (u64::from(fastrand::u32(..)) < self.below
-                || headers.get("traceparent").is_some_and(|value| sampled(value.as_bytes())))
+            && (u64::from(fastrand::u32(..)) < self.below || asked())
     }
 }
 

@@ -195,9 +195,10 @@ impl ClientBuilder {
         self
     }
 
-    /// The share of calls, 0 to 1, of which the middleware makes spans for `tracing`: target
-    /// `rulecast`, level INFO. Calls whose caller traces them (`traceparent` with the flag
-    /// `sampled`) have them always. Default 0.01.
+    /// The share of calls, 0 to 1, whose decisions have spans of `tracing`, target `rulecast`,
+    /// level INFO: `rulecast.authorize` and `rulecast.limit` of the middleware, `rulecast.route`
+    /// of channels. Calls whose caller traces them (`traceparent` with the flag `sampled`) have
+    /// them always. Default 0.01.
     pub fn trace_share(mut self, share: f64) -> Self {
         self.traced = share;
         self

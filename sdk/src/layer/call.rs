@@ -12,6 +12,7 @@ pub(super) struct Head<'a> {
     uri: &'a Uri,
     pub(super) headers: &'a HeaderMap,
     extensions: &'a Extensions,
+    pub(super) peer: Option<&'a Peer>,
 }
 
 impl<'a> Head<'a> {
@@ -21,11 +22,8 @@ impl<'a> Head<'a> {
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
+            peer: request.extensions().get(),
         }
-    }
-
-    pub(super) fn peer(self) -> Option<&'a Peer> {
-        self.extensions.get()
     }
 
     pub(super) fn path(self) -> &'a str {
@@ -48,10 +46,12 @@ impl<'a> Head<'a> {
                 }
             }
         }
-        let (remote, local) = match (self.peer(), self.extensions.get::<TcpConnectInfo>()) {
-            (Some(peer), _) => (Some(peer.address), peer.local()),
-            (None, Some(info)) => (info.remote_addr(), info.local_addr()),
-            (None, None) => (None, None),
+        let (remote, local) = match self.peer {
+            Some(peer) => (Some(peer.address), peer.local()),
+            None => match self.extensions.get::<TcpConnectInfo>() {
+                Some(info) => (info.remote_addr(), info.local_addr()),
+                None => (None, None),
+            },
         };
         if let Some(remote) = remote {
             call = call.ip(remote.ip());
@@ -60,7 +60,7 @@ impl<'a> Head<'a> {
             call = call.port(port);
         }
         let proven = self
-            .peer()
+            .peer
             .and_then(|peer| Some((peer.principal()?, peer.namespace()?, peer.application()?)));
         if let Some((principal, namespace, application)) = proven {
             call = call.principal(principal).namespace(namespace).source_application(application);

@@ -94,7 +94,7 @@ impl Guard {
     /// `None`: the call goes on.
     pub(super) fn refuse<D: Decide>(&self, head: Head<'_>) -> Option<Response<Bytes>> {
         let Options { port, request_id, disclose } = &self.options;
-        let principal = head.peer().and_then(Peer::principal);
+        let principal = head.peer.and_then(Peer::principal);
         let call = head.inbound(self.protocol, *port, request_id);
         let span = match self.client.sampling().takes(head.headers) {
             true => D::span(principal, head.path()),

@@ -130,6 +130,12 @@ impl Decide for Admitting {
     }
 
     fn refusal(given: &Admission, about: &About<'_>) -> Option<Refusal> {
+        for fault in given.faults.iter().filter(|fault| !fault.shadow) {
+            let rule = fault.key.as_deref();
+            if let Some(omitted) = about.log.room(rule.unwrap_or_default(), Instant::now()) {
+                tracing::warn!(target: TARGET, rule, fault = %fault.fault, omitted, "limit fails");
+            }
+        }
         if let Some(limited) = &given.would_limit {
             refused(limited, about, "call would be limited");
         }
