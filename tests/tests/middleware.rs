@@ -192,6 +192,86 @@ async fn axum_is_asked_by_verb_path_and_what_the_application_adds() {
     plane.end().await;
 }
 
+/// So many calls in an hour, of each value of `key`.
+fn limit(site: &Site, name: &str, key: &str, requests: u32) {
+    let document = json!({
+        "apiVersion": "rulecast.io/v1alpha1", "kind": "RateLimit",
+        "metadata": { "name": name, "namespace": ORDERS.0 },
+        "spec": { "keys": [key], "requests": requests, "per": "1h" },
+    });
+    site.write(name, &document);
+}
+
+/// Whether this is the wait of who has used up one call in an hour just now.
+fn is_an_hour(seconds: &str) -> bool {
+    seconds.parse().is_ok_and(|seconds: u64| (3500..=3600).contains(&seconds))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tonic_counts_each_caller_and_says_when_to_come_again() {
+    let site = Site::new().await;
+    let plane = site.plane().await;
+    limit(&site, "each-caller", "source.principal", 1);
+    let stranger = json!([{ "from": { "namespaces": ["away"] } }]);
+    policy(&site, "no-strangers", "DENY", stranger);
+    let client = orders(&site, &plane).await;
+    let (_reporter, service) = tonic_health::server::health_reporter();
+    let service = RateLimitLayer::grpc(&client).layer(service);
+    let routes = Routes::new(AuthorizeLayer::grpc(&client).layer(service));
+    let (listener, address) = listen().await;
+    let stop = CancellationToken::new();
+    let _stops = stop.clone().drop_guard();
+    tokio::spawn(async move { serve(listener, &client, routes, stop, Default::default()).await });
+
+    for application in ["front", "back"] {
+        let mut caller = health(address, &site.identity("web", application).await).await;
+        assert_eq!(check(&mut caller).await, Ok(()));
+        let status = caller.check(HealthCheckRequest::default()).await.expect_err("once an hour");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let words = status.message();
+        assert!(words.starts_with("too many calls: each-caller/shop limits it"), "{words}");
+        let metadata = status.metadata().clone().into_headers();
+        let wait = |name: &str| metadata[name].to_str().expect("ASCII").to_owned();
+        assert!(is_an_hour(&wait("retry-after")), "{status:?}");
+        let milliseconds = wait("grpc-retry-pushback-ms");
+        assert!(is_an_hour(&milliseconds[..milliseconds.len() - 3]), "{status:?}");
+    }
+    let mut stranger = health(address, &site.identity("away", "x").await).await;
+    for _ in 0..2 {
+        let ended = check(&mut stranger).await.expect_err("denied, which takes nothing");
+        assert_eq!(ended.0, Code::PermissionDenied);
+    }
+    plane.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn axum_counts_by_header_and_answers_429() {
+    let site = Site::new().await;
+    let plane = site.plane().await;
+    limit(&site, "each-user", "request.headers[x-user]", 1);
+    let client = orders(&site, &plane).await;
+    let router = axum::Router::new().route("/", get(|| async { "taken" }));
+    let router = router.layer(RateLimitLayer::http(&client)).layer(AuthorizeLayer::http(&client));
+    let (listener, address) = listen().await;
+    let stop = CancellationToken::new();
+    let _stops = stop.clone().drop_guard();
+    tokio::spawn(async move { serve(listener, &client, router, stop, Default::default()).await });
+
+    let http: HttpClient = legacy::Client::builder(TokioExecutor::new()).build_http();
+    for user in ["alice", "bob"] {
+        let get = || Request::get(format!("http://{address}/")).header("x-user", user);
+        assert_eq!(send(&http, get()).await, (StatusCode::OK, "taken".to_owned()));
+        let request = get().body(Full::default()).expect("a request");
+        let answer = soon("an answer", http.request(request)).await.expect("an answer");
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        let wait = answer.headers()["retry-after"].to_str().expect("ASCII").to_owned();
+        assert!(is_an_hour(&wait), "{wait}");
+        let body = answer.into_body().collect().await.expect("whole").to_bytes();
+        assert_eq!(body, "too many calls\n", "who proves nobody is told no rule");
+    }
+    plane.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_of_its_own_is_asked_by_address_and_port() {
     let site = Site::new().await;

@@ -23,7 +23,8 @@ use serde_json::json;
 use site::Site;
 use tower::{Layer as _, Service, service_fn};
 
-/// Allocations of 100 calls that are taken, after ten to warm up.
+/// Allocations of 100 calls that are taken, after so many that the latency of some was measured:
+/// a histogram is made when it is first needed.
 fn allocations<S, B>(service: &mut S, request: impl Fn() -> Request<()>) -> u64
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
@@ -39,7 +40,7 @@ where
         }
     };
     let requests = |n| (0..n).map(|_| request()).collect::<Vec<_>>();
-    calls(requests(10));
+    calls(requests(5000));
     let requests = requests(100);
     allocation_counter::measure(|| calls(requests)).count_total
 }
@@ -63,6 +64,8 @@ async fn calls_that_are_taken_allocate_nothing() {
     site.write("front", &manifest(Kind::AUTHORIZATION_POLICY, "front", rules));
     let guests = json!({ "action": "DENY", "rules": [{ "from": { "namespaces": ["guest"] } }] });
     site.write("guests", &manifest(Kind::AUTHORIZATION_POLICY, "guests", guests));
+    let many = json!({ "keys": ["source.principal"], "requests": 1_000_000 });
+    site.write("many", &manifest(Kind::RATE_LIMIT, "many", many));
     let client = Client::builder()
         .plane(plane.address.to_string())
         .ca(site.authority.address.to_string())
