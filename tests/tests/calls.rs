@@ -21,7 +21,7 @@ use rulecast_api::{
 };
 use rulecast_sdk::{
     Client, Endpoint, EndpointSet, Status as ClientStatus,
-    channel::{Balance, GovernedChannel, GovernorBuilder, HttpError},
+    channel::{Balance, GovernedChannel, GovernorBuilder, HttpError, Tries},
     layer::Attributes,
     tls::{ConnectOptions, Expected, Wire},
 };
@@ -531,4 +531,30 @@ async fn http_is_tried_again_when_that_does_no_harm() {
     let http = builder().build().http().expect("a client");
     let error = soon("the call ends", http.execute(get())).await.expect_err("nobody is known");
     assert!(error.to_string().ends_with("none is known"), "{error}");
+}
+
+#[tokio::test]
+async fn to_choose_allocates_nothing_once_warm() {
+    let rules = [
+        ("gray", route("gray", "attachments[x-lane]=gray => version=2")),
+        ("config", config(json!({ "timeout": "500" }))),
+    ];
+    let fleet = Fleet::new(&rules).await;
+    let endpoint = |i: u16| {
+        Endpoint::new("10.0.0.1", 8000 + i).with("version", if i % 2 == 0 { "1" } else { "2" })
+    };
+    let headers = [("x-lane", "gray"), ("x-user", "alice")];
+    let balances = [Balance::RoundRobin, Balance::LeastRequest, Balance::Hash("x-user".into())];
+    for balance in balances {
+        let governor = fleet.calls_to((0..16).map(endpoint)).balance(balance).build();
+        let choose = || {
+            let request = governor.request().method("getOrder").headers(&headers);
+            let choice = governor.choose(&request, &mut Tries::new()).expect("one is left");
+            assert_eq!(choice.index() % 2, 1);
+            assert_eq!(choice.timeout(), Some(Duration::from_millis(500)));
+        };
+        (0..1000).for_each(|_| choose());
+        let counted = allocation_counter::measure(|| (0..1000).for_each(|_| choose()));
+        assert_eq!(counted.count_total, 0);
+    }
 }
