@@ -1,10 +1,12 @@
 //! End to end, over real processes, real TLS and real files.
 
+mod breaker;
 mod commands;
 mod compat;
 mod convergence;
 mod govern;
 mod lifecycle;
+mod mappings;
 mod python;
 mod site;
 
