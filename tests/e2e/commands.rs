@@ -17,8 +17,8 @@ fn the_demo_script_passes_its_own_checks() -> Result<()> {
         .filter_map(|step| step["step"].as_str())
         .collect();
     let story = [
-        "start", "appear", "change", "break", "mend", "deny", "turn", "kill", "restart", "resume",
-        "canary", "delete", "stop",
+        "start", "appear", "change", "break", "mend", "deny", "turn", "limit", "kill", "restart",
+        "resume", "canary", "delete", "stop",
     ];
     ensure!(steps == story, "{steps:?}");
     Ok(())

@@ -39,8 +39,10 @@ macro_rules! example {
 }
 
 /// The example rules, so that the demo needs no checkout.
-const EXAMPLES: [(&str, &str); 6] = [
+const EXAMPLES: [(&str, &str); 8] = [
+    example!("gateway-customers.yaml"),
     example!("mutual-tls.yaml"),
+    example!("orders-breaker.yaml"),
     example!("orders-canary.yaml"),
     example!("orders-read-only.yaml"),
     example!("orders-timeouts.yaml"),
@@ -99,22 +101,28 @@ impl Demo {
         let Running { plane: (service, admin), ca, shop, job, site, _work, .. } = running;
         crate::output::outln!(
             "{} processes up in {:.1} s. Ctrl-C ends it.\n\
-             rules    {}\n\
-             gateway  curl http://{}/quotes/apple\n\
-             plane    rulecast status --socket {}; http://{}/metrics\n\
-             logs     {}\n",
+             rules      {}\n\
+             gateway    curl http://{}/quotes/apple\n\
+             plane      rulecast status --socket {}; http://{}/metrics\n\
+             processes  {}\n\
+             logs       {}\n",
             shop.len() + 2,
             started.elapsed().as_secs_f64(),
             site.rules.display(),
             shop.gateway(),
             site.socket().display(),
             site.http,
+            shop.processes(),
             site.work.join("*.log").display(),
         );
         tokio::join!(watch(&shop, &job, admin, &shutdown), job.run(&shutdown));
         crate::output::outln!("\nstopping");
         job.stop().await;
-        shop.stop().await?;
+        // One that was killed meanwhile, to see what happens, is no fault of the demo.
+        if let Err(error) = shop.stop().await {
+            let error = format!("{error:#}");
+            crate::output::outln!("{}", error.lines().next().unwrap_or_default());
+        }
         service.stop().await?;
         ca.stop().await?;
         Ok(ExitCode::SUCCESS)
@@ -181,7 +189,8 @@ async fn watch(shop: &Shop, job: &Job, mut admin: Admin, shutdown: &Cancellation
         if screen.is_live() {
             screen.stand(&format!("{}\nRULES HELD BY\n{held}", board.calls()));
         } else if changed || printed.elapsed() >= PRINT {
-            screen.stand(&format!("{}\n{held}{}", time_of_day(), board.calls()));
+            let calls = board.calls();
+            screen.stand(&format!("{}\n{held}{calls}", time_of_day()));
             printed = Instant::now();
         }
     }

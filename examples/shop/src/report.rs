@@ -62,6 +62,8 @@ impl Edge {
             Outcome::Denied(why) => (&mut self.denied, why),
             Outcome::Failed(why) => (&mut self.failed, why),
         };
+        // When to come again is another each time.
+        let text = text.split("; again in").next().unwrap_or_default().to_owned();
         let text = match texts.len() < TEXTS || texts.contains_key(&text) {
             true => text,
             false => "others".to_owned(),
@@ -242,6 +244,16 @@ mod tests {
         let mut sum = before;
         sum.add(&since);
         assert_eq!((sum.total(), sum.latency), (edge.total(), edge.latency));
+    }
+
+    #[test]
+    fn refusals_by_one_rule_are_one() {
+        let mut edge = Edge::default();
+        for wait in ["1ms", "2.5s"] {
+            let why = format!("too many calls: a/b limits it; again in {wait}");
+            edge.count(Outcome::Denied(why), Duration::ZERO);
+        }
+        assert_eq!(edge.denied, BTreeMap::from([("too many calls: a/b limits it".to_owned(), 2)]));
     }
 
     #[test]

@@ -72,6 +72,9 @@ impl Board {
         else {
             return String::new();
         };
+        if edges.is_empty() {
+            return String::new();
+        }
         let seconds = now.duration_since(*since).as_secs_f64().max(0.001);
         let none = Edge::default();
         let rows: Vec<Vec<String>> = edges
@@ -121,16 +124,17 @@ fn row((from, to): &(String, String), edge: &Edge, seconds: f64) -> Vec<String> 
 
 fn held(report: Option<&Report>) -> String {
     let Some(report) = report else { return "does not answer".to_owned() };
-    let mut out: Vec<String> = report
-        .rules
-        .iter()
-        .map(|held| {
-            let mut text = format!("{} {} at revision {}", held.rules, held.kind, held.revision);
-            for rejected in &held.rejected {
-                let _ = write!(text, ", REJECTED {rejected}");
-            }
-            text
-        })
+    // Kinds that changed last together are told together.
+    let mut kinds: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    let mut rejected = Vec::new();
+    for held in &report.rules {
+        kinds.entry(held.revision).or_default().push(format!("{} {}", held.rules, held.kind));
+        rejected.extend(held.rejected.iter().map(|rule| format!("REJECTED {rule}")));
+    }
+    let mut out: Vec<String> = kinds
+        .into_iter()
+        .map(|(revision, kinds)| format!("revision {revision}: {}", kinds.join(", ")))
+        .chain(rejected)
         .collect();
     if out.is_empty() {
         out.push("no rules".to_owned());

@@ -188,6 +188,11 @@ impl Service {
         lines[lines.len().saturating_sub(5)..].join("\n")
     }
 
+    /// Its process id; `None` when it is known to have ended.
+    pub(super) fn process(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// SIGKILL: no goodbye.
     pub(super) async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))

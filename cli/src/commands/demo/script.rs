@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use http::Method;
+use http::{Method, StatusCode, header::RETRY_AFTER};
 use rulecast_shop::{gateway::Answer, report::Report};
 use serde::Serialize;
 use tonic::Code;
@@ -63,6 +63,20 @@ fn callers(of: &[&str]) -> String {
         of.collect::<Vec<_>>().join(", ")
     )
 }
+
+const LIMIT: &str = "\
+apiVersion: rulecast.io/v1alpha1
+kind: RateLimit
+metadata: {name: customers, namespace: shop}
+spec:
+  selector:
+    - principals: [spiffe://shop.example/ns/shop/app/shop-gateway]
+  match:
+    - {key: 'request.headers[x-customer]', notValues: [{type: equals, value: alice}]}
+  keys: ['request.headers[x-customer]']
+  requests: 5
+  per: 1m
+";
 
 /// The rules that the story begins with.
 pub(super) fn rules(work: &Path) -> Result<PathBuf> {
@@ -228,6 +242,11 @@ impl Script {
         }
         self.done("turn", at, "the policy is edited: now it may");
 
+        let at = write(&site.rules.join("customers.yaml"), LIMIT)?;
+        let refused = self.limited(&front, at).await?;
+        self.until(&front, "limit", only_version("v2")).await?;
+        self.done("limit", at, &format!("mallory calls too often: {refused}"));
+
         let at = Instant::now();
         service.kill().await?;
         shop.wait_all(STEP, |report| !report.connected).await.context("step kill")?;
@@ -293,6 +312,25 @@ impl Script {
         ca.stop().await?;
         self.done("stop", at, "all ended cleanly");
         Ok(())
+    }
+
+    /// Mallory calls until it is refused: what it is told.
+    async fn limited(&mut self, front: &Shopfront, since: Instant) -> Result<String> {
+        loop {
+            let reply = front.call(&self.http, "mallory").await?;
+            if reply.status == StatusCode::TOO_MANY_REQUESTS {
+                ensure!(
+                    reply.headers.contains_key(RETRY_AFTER)
+                        && reply.body.contains("customers/shop"),
+                    "step limit: the refusal names no rule or no time: {} {:?}",
+                    reply.body,
+                    reply.headers
+                );
+                return Ok(reply.body.trim_end().to_owned());
+            }
+            answer(reply)?;
+            ensure!(since.elapsed() < STEP, "step limit: every call is taken");
+        }
     }
 }
 

@@ -135,6 +135,15 @@ impl Shop {
         self.members.len()
     }
 
+    /// Names and process ids, for whoever wants to kill one.
+    pub(super) fn processes(&self) -> String {
+        let each = self
+            .members
+            .iter()
+            .filter_map(|member| Some(format!("{} {}", member.name, member.service.process()?)));
+        each.collect::<Vec<_>>().join(", ")
+    }
+
     /// What each process tells of itself; `None` where it does not answer.
     pub(super) async fn reports(&self) -> Vec<(&'static str, Option<Report>)> {
         join_all(self.members.iter().map(async |member| {
@@ -184,12 +193,14 @@ impl Shop {
         ready(&self.http, member).await
     }
 
-    /// Ends all, callers before those whom they call.
+    /// Ends all, callers before those whom they call. The first that did not end well is the
+    /// error.
     pub(super) async fn stop(self) -> Result<()> {
+        let mut ended = Ok(());
         for member in self.members {
-            member.service.stop().await?;
+            ended = ended.and(member.service.stop().await);
         }
-        Ok(())
+        ended
     }
 }
 
