@@ -15,3 +15,8 @@ pub mod stock;
 pub const ORDERS: &str = "shop.v1.Orders";
 /// The service of Stock.
 pub const STOCK: &str = "shop.v1.Stock";
+
+/// What users read of the SDK: its snippets compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/sdk.md")]
+struct Page;
