@@ -30,7 +30,7 @@ use self::{
     script::Script,
     shop::{NAMESPACE, Shop},
 };
-use super::status::show_problem;
+use super::status::{show_problem, show_verdicts};
 
 macro_rules! example {
     ($name:literal) => {
@@ -164,7 +164,7 @@ async fn watch(shop: &Shop, job: &Job, mut admin: Admin, shutdown: &Cancellation
     load::customers(shop.gateway(), &customers, shutdown);
     let (mut screen, mut board) = (Screen::new(), Board::default());
     let mut shown_problems = BTreeSet::new();
-    let (mut held, mut printed) = (String::new(), Instant::now());
+    let (mut held, mut shadows, mut printed) = (String::new(), String::new(), Instant::now());
     let mut ticks = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
@@ -178,6 +178,8 @@ async fn watch(shop: &Shop, job: &Job, mut admin: Admin, shutdown: &Cancellation
                 screen.tell(&format!("{}  {problem}", time_of_day()));
             }
             shown_problems = problems;
+            let lines = status.rules.iter().filter(|rule| rule.shadow).filter_map(show_verdicts);
+            shadows = lines.map(|line| format!("  {line}\n")).collect();
         }
         let mut reports = shop.reports().await;
         reports.push(("reports", Some(job.report())));
@@ -186,11 +188,12 @@ async fn watch(shop: &Shop, job: &Job, mut admin: Admin, shutdown: &Cancellation
         if changed {
             held = board.held();
         }
+        let calls = board.calls();
         if screen.is_live() {
-            screen.stand(&format!("{}\nRULES HELD BY\n{held}", board.calls()));
+            let now = format!("{calls}\nRULES HELD BY\n{held}\nSHADOWS\n{shadows}");
+            screen.stand(&now);
         } else if changed || printed.elapsed() >= PRINT {
-            let calls = board.calls();
-            screen.stand(&format!("{}\n{held}{calls}", time_of_day()));
+            screen.stand(&format!("{}\n{held}{shadows}{calls}", time_of_day()));
             printed = Instant::now();
         }
     }

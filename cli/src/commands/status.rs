@@ -97,7 +97,7 @@ fn show_status(status: &GetStatusResponse) -> String {
 }
 
 /// One line: what a rule made of calls, as far as clients reported it.
-fn show_verdicts(rule: &RuleStatus) -> Option<String> {
+pub(crate) fn show_verdicts(rule: &RuleStatus) -> Option<String> {
     let (mut calls, mut did, mut opened) = (0u64, Vec::new(), None);
     for Verdict { verdict, count, .. } in rule.verdicts.iter().filter(|given| given.count > 0) {
         match verdict.as_str() {

@@ -2,14 +2,18 @@
 
 use std::net::SocketAddr;
 
-use axum::{Router, http::StatusCode, routing::get};
+use axum::{
+    Router,
+    http::{StatusCode, header::CONTENT_TYPE},
+    routing::get,
+};
 use rulecast_runtime::http::{ListenError, bind};
-use rulecast_sdk::Client;
+use rulecast_sdk::{Client, metrics};
 use tokio_util::sync::CancellationToken;
 
 use crate::report::Calls;
 
-/// Serves `/livez`, `/readyz` and `/report` by plain HTTP until `shutdown`.
+/// Serves `/livez`, `/readyz`, `/metrics` and `/report` by plain HTTP until `shutdown`.
 pub(crate) async fn serve(
     address: SocketAddr,
     client: Client,
@@ -17,7 +21,7 @@ pub(crate) async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), ListenError> {
     let listener = bind(address).await?;
-    let ready = client.clone();
+    let (ready, counted) = (client.clone(), client.clone());
     let app = Router::new()
         .route("/livez", get(async || "ok\n"))
         .route(
@@ -25,6 +29,12 @@ pub(crate) async fn serve(
             get(async move || match ready.status().ready {
                 true => (StatusCode::OK, "ok\n"),
                 false => (StatusCode::SERVICE_UNAVAILABLE, "no complete rules yet\n"),
+            }),
+        )
+        .route(
+            "/metrics",
+            get(async move || {
+                ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], counted.metrics().openmetrics())
             }),
         )
         .route(
