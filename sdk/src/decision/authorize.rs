@@ -321,7 +321,7 @@ impl Sink for Verdicts<'_> {
         Ok(())
     }
 
-    fn count(&self, tally: &Tally<'_>) {
+    fn count(&mut self, tally: &Tally<'_>) {
         let denied = self.enforced.denied.as_ref().map(|denial| denial.place);
         let allowed = self.enforced.allows();
         // Of a call that is denied anyway a shadow rule would change nothing.

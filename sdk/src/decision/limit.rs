@@ -23,11 +23,11 @@ use super::{
     policies::Policies,
     request::{Attribute, Call},
     rule_set::{Address, Entry, KindRules, RuleSet},
-    worker::{Evaluated, Sink},
+    worker::{Evaluated, Sink, Tally},
 };
 use crate::{
     host::{Fault, FaultKind},
-    metrics::Outcome,
+    metrics::{self, Counter, Outcome, Verdict},
 };
 
 /// Bytes of a value that count: one more than a value that a rule may ask for.
@@ -190,7 +190,7 @@ impl Policies {
             };
             let mut admission = Admission::default();
             explained::run(&asked, workers, takes, &mut admission.faults, lines);
-            takes.settle(kind, now, !explain, &mut admission);
+            takes.settle(kind, call, now, !explain, &mut admission);
             takes.clear();
             admission
         })
@@ -209,7 +209,11 @@ pub(super) struct Takes {
 struct Take {
     /// Of the rule.
     index: u32,
+    /// Of the rule, among those asked.
+    place: usize,
     key: Arc<str>,
+    /// What the rule's verdict is counted by.
+    counter: Option<Counter>,
     cost: u32,
     /// Where the name of its bucket ends.
     end: usize,
@@ -218,7 +222,7 @@ struct Take {
 /// A take, with its bucket.
 struct Draft<'a> {
     take: &'a Take,
-    shadow: bool,
+    entry: &'a Entry,
     meter: &'a Meter,
     name: &'a [u8],
 }
@@ -234,6 +238,12 @@ impl Draft<'_> {
 
     fn give_back(&self) {
         self.meter.buckets.give_back(&self.meter.quota, self.name, self.take.cost);
+    }
+
+    fn note(&self, verdict: Verdict) {
+        if let Some(counter) = &self.take.counter {
+            metrics::count(counter, &self.entry.stats, verdict);
+        }
     }
 
     fn limited(&self, retry_after: Duration) -> Limited {
@@ -252,14 +262,21 @@ impl Takes {
         self.list.iter().filter_map(move |take| {
             let name = self.names.get(std::mem::replace(&mut begin, take.end)..take.end)?;
             let entry = rules.entry(take.index)?;
-            Some(Draft { take, shadow: entry.shadow, meter: entry.meter.as_ref()?, name })
+            Some(Draft { take, entry, meter: entry.meter.as_ref()?, name })
         })
     }
 
     /// Takes for all rules, or for none of those in force; `count`: else only looks.
-    fn settle(&self, rules: &KindRules, now: Instant, count: bool, admission: &mut Admission) {
+    fn settle(
+        &self,
+        rules: &KindRules,
+        call: &Inbound<'_>,
+        now: Instant,
+        count: bool,
+        admission: &mut Admission,
+    ) {
         let attempt = |draft: &Draft<'_>| if count { draft.take(now) } else { draft.check(now) };
-        let enforced = || self.drafts(rules).filter(|draft| !draft.shadow);
+        let enforced = || self.drafts(rules).filter(|draft| !draft.entry.shadow);
         for (at, draft) in enforced().enumerate() {
             if let Some(limited) = &mut admission.limited {
                 // Until when one of them would refuse it.
@@ -270,6 +287,9 @@ impl Takes {
                 admission.limited = Some(draft.limited(wait));
                 if count {
                     enforced().take(at).for_each(|before| before.give_back());
+                    draft.note(Verdict::Limited);
+                    let text = || format!("limited {}", call.described());
+                    draft.entry.stats.sample(Verdict::Limited, text);
                 }
             }
         }
@@ -277,14 +297,20 @@ impl Takes {
             return;
         }
         for draft in self.drafts(rules) {
-            let effect = match draft.shadow.then(|| attempt(&draft)) {
-                None => Effect::Applied,
-                Some(Ok(())) => Effect::WouldApply,
+            let (effect, verdict) = match draft.entry.shadow.then(|| attempt(&draft)) {
+                None => (Effect::Applied, Verdict::Applied),
+                Some(Ok(())) => (Effect::WouldApply, Verdict::WouldApply),
                 Some(Err(wait)) => {
                     admission.would_limit.get_or_insert_with(|| draft.limited(wait));
+                    if count {
+                        draft.note(Verdict::WouldLimit);
+                        let text = || format!("would limit {}", call.described());
+                        draft.entry.stats.sample(Verdict::WouldLimit, text);
+                    }
                     continue;
                 }
             };
+            draft.note(verdict);
             let (kind, key) = (POLICIES[slot::RATE_LIMIT].type_name, draft.take.key.clone());
             admission.counted.0.push(RuleEffect { kind, key, effect, remaining: 0 });
         }
@@ -318,12 +344,19 @@ impl Sink for Takes {
         }
         self.names.extend_from_slice(name);
         let (cost, end) = (u32::from_le_bytes(*cost), self.names.len());
-        self.list.push(Take { index, key: key.clone(), cost, end });
+        let (place, key) = (usize::from(effect.rule), key.clone());
+        self.list.push(Take { index, place, key, counter: None, cost, end });
         Ok(())
     }
 
     fn rule(&mut self, _: Evaluated<'_>) -> Result<(), &'static str> {
         Ok(())
+    }
+
+    fn count(&mut self, tally: &Tally<'_>) {
+        for take in &mut self.list {
+            take.counter = tally.counter(take.place);
+        }
     }
 }
 

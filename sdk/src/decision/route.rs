@@ -237,7 +237,7 @@ impl Sink for Narrowing<'_> {
     }
 
     #[inline]
-    fn count(&self, tally: &Tally<'_>) {
+    fn count(&mut self, tally: &Tally<'_>) {
         // The implicit rule, which is not among these, has the last place.
         for (place, rule) in self.rules[self.first..].iter().enumerate() {
             let Some(entry) = tally.entry(place) else { continue };

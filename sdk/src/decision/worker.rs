@@ -120,7 +120,7 @@ pub(crate) trait Sink {
     /// A rule, in the order asked.
     fn rule(&mut self, rule: Evaluated<'_>) -> Result<(), &'static str>;
     /// Counts what the rules made of the call, once the whole answer is taken over.
-    fn count(&self, _tally: &Tally<'_>) {}
+    fn count(&mut self, _tally: &Tally<'_>) {}
 }
 
 /// What the rules of an answer are counted by, each at its place among those asked.
@@ -137,6 +137,11 @@ impl Tally<'_> {
 
     pub(crate) fn entry(&self, place: usize) -> Option<&Entry> {
         self.rules.entry(*self.plan.indices.get(place)?)
+    }
+
+    /// For what is known of a rule only later.
+    pub(crate) fn counter(&self, place: usize) -> Option<Counter> {
+        self.plan.counters.get(place).cloned()
     }
 
     /// Counts what a rule made of the call.

@@ -1,11 +1,14 @@
 //! What decisions leave in the counters of their rules.
 
-use std::thread;
+use std::{thread, time::Instant};
 
+use prost::Message as _;
 use rulecast_api::{
     kind::Phase,
-    proto::rules::v1::{Enforcement, Rule},
+    proto::rules::v1::{self as proto, Enforcement, Rule},
 };
+use rulecast_policy::Native;
+use rulecast_rate_limit::RateLimit;
 
 use super::{Outcome, Recorder, RuleMetrics, Verdict};
 use crate::{
@@ -19,6 +22,7 @@ mod common;
 use common::Scripted;
 
 const CONDITION: &str = "dubbo.apache.org/v1alpha1/ConditionRoute";
+const LIMIT: &str = "rulecast.io/v1alpha1/RateLimit";
 const TAG: &str = "dubbo.apache.org/v1alpha1/TagRoute";
 const AUTHORIZATION: &str = "dubbo.apache.org/v1alpha1/AuthorizationPolicy";
 
@@ -126,6 +130,31 @@ fn routing_rules_are_counted_by_whether_they_applied() {
     assert_eq!(counts(&rules, "t/ns"), [(Verdict::Applied, 3)]);
     let told = sample(&rules, "s/ns", Verdict::WouldApply);
     assert_eq!(told, "would leave 4 of 6 endpoints to get of com.example.Orders");
+}
+
+#[test]
+fn limits_are_counted_when_they_are_settled() {
+    let policies =
+        Policies::none().with_native(LIMIT, || Box::new(Native::new(RateLimit::default())));
+    let limit = |name: &str, burst| {
+        let spec = proto::RateLimit { requests: 1, period_ms: 1000, burst, ..Default::default() };
+        Rule { key: format!("{name}/ns"), spec: spec.encode_to_vec().into(), ..Rule::default() }
+    };
+    let shadow = Rule { enforcement: Enforcement::Shadow.into(), ..limit("s", 1) };
+    let rules = RuleSet::default().with(LIMIT, [limit("a", 9), limit("b", 2), shadow]);
+    let call = Inbound::new().method("put").path("/orders");
+    let now = Instant::now();
+    let outcomes = [(); 3].map(|()| policies.admit(&rules, &call, now).outcome());
+    assert_eq!(outcomes, [Outcome::Admitted, Outcome::WouldLimit, Outcome::Limited]);
+    policies.explain_admit(&rules, &call, now);
+    // What it took for the call that another refused, it gave back.
+    assert_eq!(counts(&rules, "a/ns"), [(Verdict::Applied, 2)]);
+    assert_eq!(counts(&rules, "b/ns"), [(Verdict::Applied, 2), (Verdict::Limited, 1)]);
+    assert_eq!(counts(&rules, "s/ns"), [(Verdict::WouldApply, 1), (Verdict::WouldLimit, 1)]);
+    let told = sample(&rules, "s/ns", Verdict::WouldLimit);
+    assert_eq!(told, "would limit put /orders of an unproven caller");
+    let told = sample(&rules, "b/ns", Verdict::Limited);
+    assert_eq!(told, "limited put /orders of an unproven caller");
 }
 
 #[test]
