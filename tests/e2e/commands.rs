@@ -1,6 +1,9 @@
 //! The commands as a person uses them.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
+use rulecast_sdk::{Client, Inbound, Tuning};
 
 use crate::site::{Site, eventually, rule, rulecast, rulecast_ok};
 
@@ -91,4 +94,64 @@ fn row<'a>(table: &'a str, key: &str) -> Result<Vec<&'a str>> {
         .find(|line| line.split_whitespace().nth(1) == Some(key))
         .with_context(|| format!("no rule {key} in\n{table}"))?;
     Ok(line.split_whitespace().skip(4).take(3).collect())
+}
+
+const CALLER: &str = "spiffe://e2e.test/ns/shop/app/web";
+
+fn policy(metadata: &str) -> String {
+    format!(
+        "apiVersion: dubbo.apache.org/v1alpha1\nkind: AuthorizationPolicy\n\
+         metadata: {{name: readers, namespace: shop{metadata}}}\n\
+         spec: {{action: ALLOW, rules: [{{when: [{{key: method, values: [{{type: equals, \
+         value: get}}]}}]}}]}}\n"
+    )
+}
+
+/// How many of these calls are allowed.
+fn allowed(client: &Client, methods: &[&str]) -> usize {
+    let call = Inbound::new().principal(CALLER).path("/orders");
+    methods.iter().filter(|method| client.authorize(&call.method(method)).is_allowed()).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_in_shadow_tells_what_it_would_do_and_then_does_it() -> Result<()> {
+    let site = Site::start().await?;
+    let mut tuning = Tuning::default();
+    tuning.report_interval = Some(Duration::from_millis(50));
+    site.write_rule("readers.yaml", &policy(", annotations: {rulecast.io/enforcement: shadow}"))?;
+    let client = site.client("shadow")?.tuning(tuning).connect().await?;
+    eventually(async || {
+        ensure!(client.status().items() == 1);
+        Ok(())
+    })
+    .await?;
+    ensure!(allowed(&client, &["get", "put", "get", "put", "put"]) == 5);
+    let socket = site.socket()?;
+    let says = async |wanted: &str| {
+        eventually(async || {
+            let status = rulecast_ok(&["status", "--socket", &socket])?;
+            ensure!(status.contains(wanted), "{wanted}\nis not in\n{status}");
+            Ok(())
+        })
+        .await
+    };
+    let would = format!(
+        "AuthorizationPolicy readers/shop (shadow): would apply to 2, would deny 3 of 5 calls; \
+         last: would deny put /orders of {CALLER}\n"
+    );
+    says(&would).await?;
+    let metrics = site.metrics().await?;
+    let sum =
+        "rulecast_dds_verdicts_total{kind=\"AuthorizationPolicy\",verdict=\"would_deny\"} 3\n";
+    ensure!(metrics.contains(sum), "{metrics}");
+    ensure!(!metrics.contains("readers"), "single rules are not named to scrapers:\n{metrics}");
+
+    site.write_rule("readers.yaml", &policy(""))?;
+    eventually(async || {
+        ensure!(allowed(&client, &["put"]) == 0);
+        Ok(())
+    })
+    .await?;
+    ensure!(allowed(&client, &["get"]) == 1);
+    says("AuthorizationPolicy readers/shop: applied to 1").await
 }

@@ -15,7 +15,10 @@ use rulecast_api::proto::admin::v1::{
 };
 use rulecast_sdk::client::{Client, ClientBuilder};
 use tempfile::TempDir;
-use tokio::process::Child;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    process::Child,
+};
 
 /// How long anything may take before a test gives up.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -210,6 +213,15 @@ impl Site {
         let beside = self.path("rules").join(format!(".{file}.tmp"));
         fs::write(&beside, text)?;
         Ok(fs::rename(beside, to)?)
+    }
+
+    /// What the plane tells scrapers.
+    pub(crate) async fn metrics(&self) -> Result<String> {
+        let mut stream = tokio::net::TcpStream::connect(self.http).await?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok(text)
     }
 
     pub(crate) async fn status(&self) -> Result<GetStatusResponse> {
