@@ -21,8 +21,8 @@ pub use error::ConnectError;
 use crate::{
     breaker::{Attempt, BreakerStatus},
     decision::{
-        Admission, Authorization, Decision, EffectiveParameters, Explanation, Inbound, Request,
-        TlsMode,
+        Admission, Authorization, Decision, EffectiveParameters, Explained, Explanation, Inbound,
+        Request, TlsMode,
     },
     endpoints::{EndpointSet, Params},
     metrics::Metrics,
@@ -105,6 +105,18 @@ impl Client {
     pub fn admit(&self, call: &Inbound<'_>) -> Admission {
         let admit = || self.shared.admit(call, Instant::now());
         self.shared.recorder.counted(admit, Admission::outcome)
+    }
+
+    /// Decides as [`authorize`](Self::authorize) and says why: which rules of which policies
+    /// hold, and of what others what does not. For people; it costs more.
+    pub fn explain_authorize(&self, call: &Inbound<'_>) -> Explained<Authorization> {
+        self.shared.explain_authorize(call)
+    }
+
+    /// Decides as [`admit`](Self::admit) and says why: which limits count the call, and in which
+    /// bucket. Counts nothing. For people; it costs more.
+    pub fn explain_admit(&self, call: &Inbound<'_>) -> Explained<Admission> {
+        self.shared.explain_admit(call, Instant::now())
     }
 
     /// Begins a call to an endpoint, one that [`route`](Self::route) left. `None`: its circuit

@@ -2,15 +2,19 @@
 
 mod common;
 
+use std::time::Instant;
+
 use common::Scripted;
 use prost::Message;
 use rulecast_api::{
+    affinity_route::AffinityRouteSpec,
     condition_route::{ConditionRouteSpec, ConfigVersion},
     kind::RuleSpec,
     proto::rules::v1::{
-        AuthorizationPolicy, AuthorizationRule, Rule, Source, Target, authorization_policy::Action,
-        target::Scope,
+        AuthorizationPolicy, AuthorizationRule, RateLimit, Rule, Source, Target,
+        authorization_policy::Action, target::Scope,
     },
+    tag_route::TagRouteSpec,
 };
 use rulecast_sdk::{
     Decision, Endpoint, EndpointSet, Inbound, Params, Policies, Request, decision::RuleSet,
@@ -24,6 +28,7 @@ fn allocations(mut run: impl FnMut()) -> u64 {
 
 const TAG: &str = "dubbo.apache.org/v1alpha1/TagRoute";
 const AFFINITY: &str = "dubbo.apache.org/v1alpha1/AffinityRoute";
+const LIMIT: &str = "rulecast.io/v1alpha1/RateLimit";
 const AUTHORIZATION: &str = "dubbo.apache.org/v1alpha1/AuthorizationPolicy";
 
 fn rule(name: &str, spec: impl Into<Vec<u8>>) -> Rule {
@@ -77,6 +82,66 @@ fn routing_allocates_nothing_once_warm() {
     assert!(decision.faults.is_empty(), "{:?}", decision.faults);
     assert_eq!((decision.endpoints.len(), decision.rules.len()), (48, 5));
     assert_eq!(count, 0);
+}
+
+/// As above, by the modules that are built in.
+#[test]
+fn routing_by_tags_and_affinity_allocates_nothing_once_warm() {
+    let endpoints = (0..100).map(|i| {
+        let zone = if i % 4 == 0 { "a" } else { "b" };
+        Endpoint::new("10.0.0.1", 1000 + i).with("zone", zone).with("version", i.to_string())
+    });
+    let endpoints = EndpointSet::new(endpoints).expect("a set");
+    let gray = [serde_json::json!({ "key": "version", "value": { "exact": "4" } })];
+    let tags =
+        serde_json::json!({ "configVersion": "v3.0", "tags": [{ "name": "gray", "match": gray }] });
+    let tags = TagRouteSpec::parse_lenient(&tags).expect("valid").encode();
+    let zone = serde_json::json!({ "affinityAware": { "key": "zone", "ratio": 10 } });
+    let zone = AffinityRouteSpec::parse_lenient(&zone).expect("valid").encode();
+    let rules = RuleSet::new(None, [rule("a", condition("=> port=10*"))])
+        .with(TAG, [rule("t", tags)])
+        .with(AFFINITY, [rule("f", zone)]);
+    let policies = Policies::builtin().expect("loads");
+    let consumer: Params = [("application", "shop"), ("zone", "a")].into_iter().collect();
+    for (tag, left) in [(None, 24), (Some("gray"), 1)] {
+        let mut request = Request::new("s", &consumer).method("get");
+        if let Some(tag) = tag {
+            request = request.attachment("dubbo.tag", tag);
+        }
+        let mut decision = Decision::default();
+        let count =
+            allocations(|| policies.route_into(&rules, &request, &endpoints, &mut decision));
+        assert!(decision.faults.is_empty(), "{:?}", decision.faults);
+        assert_eq!((decision.endpoints.len(), decision.rules.len()), (left, 3));
+        assert_eq!(count, 0);
+    }
+}
+
+#[test]
+fn limiting_allocates_nothing_once_warm() {
+    let limit = |key: &str, requests| {
+        RateLimit {
+            keys: vec![key.to_owned()],
+            requests,
+            period_ms: 1000,
+            burst: 1000,
+            ..RateLimit::default()
+        }
+        .encode_to_vec()
+    };
+    let rules = [rule("a", limit("request.headers[x-user]", 1000)), rule("b", limit("path", 1))];
+    let rules = RuleSet::default().with(LIMIT, rules);
+    let policies = Policies::builtin().expect("loads");
+    let headers = [("x-user", "alice")];
+    let call = Inbound::new().path("/a").headers(&headers);
+    let now = Instant::now();
+    let mut given = None;
+    let mut count = || allocations(|| given = Some(policies.admit(&rules, &call, now)));
+    assert_eq!(count(), 0);
+    (0..10).for_each(|_| drop(count()));
+    let given = given.expect("decided");
+    assert_eq!(given.limited.map(|limited| limited.key), Some("a/ns".into()));
+    assert_eq!(allocations(|| drop(policies.admit(&rules, &call, now))), 0, "of a refusal");
 }
 
 #[test]

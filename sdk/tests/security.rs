@@ -55,6 +55,30 @@ fn all_vectors_pass_natively_and_in_the_sandbox() {
     }
 }
 
+#[test]
+fn an_explanation_says_why() {
+    let when = json!({ "key": "method", "values": [{ "type": "equals", "value": "GET" }] });
+    let allow = json!({ "action": "ALLOW", "rules": [
+        { "from": { "namespaces": ["a"] } }, { "from": { "namespaces": ["b"] }, "when": [when] },
+    ] });
+    let rules = rule_set(AUTHORIZATION, &[allow, json!({ "action": "DENY" })], 0b10);
+    let call = Inbound::new().namespace("b").method("PUT");
+    for policies in [native(), sandboxed()] {
+        let explained = policies.explain_authorize(&rules, &call);
+        assert_eq!(explained.decision, policies.authorize(&rules, &call));
+        assert_eq!(
+            explained.text,
+            "denied: no ALLOW policy matches it\n\
+             rule p0/default\n  \
+             rule 0 does not hold: source.namespace is \"b\", wanted a\n  \
+             rule 1 does not hold: method is \"PUT\", wanted GET\n\
+             rule p1/default (shadow)\n  there are no rules, so every call matches\n",
+        );
+        let text = policies.explain_authorize(&rules, &call.method("GET")).text;
+        assert!(text.starts_with("allowed: p0/default allows it; would be denied"), "{text}");
+    }
+}
+
 fn some(of: &'static [&'static str]) -> impl Strategy<Value = Vec<&'static str>> {
     prop::sample::subsequence(of.to_vec(), 0..2)
 }

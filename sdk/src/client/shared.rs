@@ -20,8 +20,9 @@ use crate::{
     breaker::{self, Attempt, BreakerStatus, Breakers},
     clock::Clock,
     decision::{
-        Admission, Authorization, Decision, DecisionFault, EffectiveParameters, Entry, Explanation,
-        Inbound, POLICIES, Policies, Reason, Request, RuleSet, TlsMode, is_hosted, slot,
+        Admission, Authorization, Decision, DecisionFault, EffectiveParameters, Entry, Explained,
+        Explanation, Inbound, POLICIES, Policies, Reason, Request, RuleSet, TlsMode, is_hosted,
+        slot,
     },
     disk::{StoredSnapshot, StoredType},
     endpoints::{EndpointSet, Params},
@@ -326,29 +327,62 @@ impl Shared {
     /// Denies what cannot be decided.
     pub(super) fn authorize(&self, call: &Inbound<'_>) -> Authorization {
         let held = self.held.load();
-        if !held.has(slot::AUTHORIZATION) {
-            let message = match self.follows(slot::AUTHORIZATION) {
-                true => "no rules have come yet that say who may call",
-                false => "the client does not subscribe to AuthorizationPolicy",
-            };
-            let fault = Fault::new(FaultKind::NotReady, message);
-            return Authorization::of(Reason::Fault(fault));
+        match self.before_policies(&held) {
+            Some(denied) => denied,
+            None => self.policies.authorize(&held.rules, &self.called(call)),
         }
-        let call = call.or_application(self.consumer.get("application"));
-        self.policies.authorize(&held.rules, &call)
+    }
+
+    pub(super) fn explain_authorize(&self, call: &Inbound<'_>) -> Explained<Authorization> {
+        let held = self.held.load();
+        match self.before_policies(&held) {
+            Some(denied) => Explained::bare(denied),
+            None => self.policies.explain_authorize(&held.rules, &self.called(call)),
+        }
+    }
+
+    fn before_policies(&self, held: &Held) -> Option<Authorization> {
+        if held.has(slot::AUTHORIZATION) {
+            return None;
+        }
+        let message = match self.follows(slot::AUTHORIZATION) {
+            true => "no rules have come yet that say who may call",
+            false => "the client does not subscribe to AuthorizationPolicy",
+        };
+        let fault = Fault::new(FaultKind::NotReady, message);
+        Some(Authorization::of(Reason::Fault(fault)))
     }
 
     /// Takes what cannot be decided.
     pub(super) fn admit(&self, call: &Inbound<'_>, now: Instant) -> Admission {
         let held = self.held.load();
-        if !held.has(slot::RATE_LIMIT) {
-            return match self.follows(slot::RATE_LIMIT) {
-                true => Admission::fault(FaultKind::NotReady, "no rate limits have come yet"),
-                false => Admission::default(),
-            };
+        match self.before_limits(&held) {
+            Some(taken) => taken,
+            None => self.policies.admit(&held.rules, &self.called(call), now),
         }
-        let call = call.or_application(self.consumer.get("application"));
-        self.policies.admit(&held.rules, &call, now)
+    }
+
+    pub(super) fn explain_admit(&self, call: &Inbound<'_>, now: Instant) -> Explained<Admission> {
+        let held = self.held.load();
+        match self.before_limits(&held) {
+            Some(taken) => Explained::bare(taken),
+            None => self.policies.explain_admit(&held.rules, &self.called(call), now),
+        }
+    }
+
+    fn before_limits(&self, held: &Held) -> Option<Admission> {
+        match (held.has(slot::RATE_LIMIT), self.follows(slot::RATE_LIMIT)) {
+            (true, _) => None,
+            (false, true) => {
+                Some(Admission::fault(FaultKind::NotReady, "no rate limits have come yet"))
+            }
+            (false, false) => Some(Admission::default()),
+        }
+    }
+
+    /// The call, with the application that is called.
+    fn called<'c>(&'c self, call: &Inbound<'c>) -> Inbound<'c> {
+        call.or_application(self.consumer.get("application"))
     }
 
     pub(super) fn tls_mode(&self, port: u16) -> TlsMode {

@@ -10,6 +10,7 @@ use rulecast_policy::{
 
 use super::{
     DecisionFault, Effect, RuleEffect,
+    explained::{self, Explained, Lines},
     inbound::Inbound,
     kinds::{POLICIES, slot},
     local::{Asked, LOCAL, Local, Ran},
@@ -126,6 +127,26 @@ impl Policies {
     /// policies are there, one of them must match. Shadow rules are evaluated and reported,
     /// never enforced. A fault of a rule in force denies.
     pub fn authorize(&self, rules: &RuleSet, call: &Inbound<'_>) -> Authorization {
+        self.decide_authorization(rules, call, None)
+    }
+
+    /// Decides as [`authorize`](Self::authorize) and says why.
+    pub fn explain_authorize(
+        &self,
+        rules: &RuleSet,
+        call: &Inbound<'_>,
+    ) -> Explained<Authorization> {
+        let mut lines = Lines::new(slot::AUTHORIZATION);
+        let decision = self.decide_authorization(rules, call, Some(&mut lines));
+        lines.explain(rules, decision, |decision| &decision.faults)
+    }
+
+    fn decide_authorization(
+        &self,
+        rules: &RuleSet,
+        call: &Inbound<'_>,
+        lines: Option<&mut Lines>,
+    ) -> Authorization {
         let kind = rules.kind(slot::AUTHORIZATION);
         let type_name = POLICIES[slot::AUTHORIZATION].type_name;
         let Some(engine) = self.engine(slot::AUTHORIZATION) else {
@@ -151,10 +172,10 @@ impl Policies {
                 endpoints: None,
                 candidates: &[],
                 draw: call.draw,
-                explain: false,
+                explain: lines.is_some(),
             };
             let (mut sink, mut faults) = (Verdicts::of(call), Vec::new());
-            let ran = asked.run(workers, &mut sink, &mut faults);
+            let ran = explained::run(&asked, workers, &mut sink, &mut faults, lines);
             let mut given = match faults.iter().find(|fault| !fault.shadow) {
                 Some(fault) => Authorization::of(Reason::Fault(fault.fault.clone())),
                 None => Authorization::of(sink.enforced.reason()),

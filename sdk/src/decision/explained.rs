@@ -27,6 +27,14 @@ pub struct Explained<T> {
     pub text: String,
 }
 
+impl<T: fmt::Display> Explained<T> {
+    /// Of what no rule was asked for.
+    pub(crate) fn bare(decision: T) -> Self {
+        let text = format!("{decision}\n");
+        Self { decision, text }
+    }
+}
+
 /// What the policy of a kind says of its rules.
 pub(super) struct Lines {
     slot: usize,

@@ -12,6 +12,7 @@ use crate::{
 };
 use prost::Message;
 
+const LIMIT: &str = POLICIES[slot::RATE_LIMIT].type_name;
 const AUTHORIZATION: &str = POLICIES[slot::AUTHORIZATION].type_name;
 const DYNAMIC: &str = POLICIES[slot::DYNAMIC_CONFIG].type_name;
 
@@ -108,6 +109,19 @@ fn who_does_not_follow_a_kind_learns_so() {
     assert_eq!(other.tls_mode(80), TlsMode::Undecided);
     let waits = shared(&[POLICIES[slot::AUTHENTICATION].type_name]);
     assert_eq!(waits.tls_mode(80), TlsMode::Strict);
+}
+
+#[test]
+fn calls_are_taken_before_it_is_known_how_many_may_come() {
+    let waits = shared(&[LIMIT]);
+    let given = waits.admit(&Inbound::new(), Instant::now());
+    assert_eq!(given.faults.first().map(|f| f.fault.kind), Some(FaultKind::NotReady));
+    assert!(given.is_admitted());
+    let other = shared(&[DYNAMIC]);
+    assert_eq!(other.admit(&Inbound::new(), Instant::now()), Admission::default());
+    assert_eq!(other.explain_admit(&Inbound::new(), Instant::now()).text, "admitted\n");
+    let text = other.explain_authorize(&Inbound::new()).text;
+    assert!(text.starts_with("denied: ") && text.contains("does not subscribe"), "{text}");
 }
 
 #[test]

@@ -193,11 +193,12 @@ mod tests {
         let key = |n: usize| n.to_le_bytes();
         let take = |n, cost, now| buckets.take(&quota, &key(n), cost, now).is_ok();
         // One that is busy stays, however many others come once.
+        let at = |n: usize| start + Duration::from_micros(n as u64);
         assert!(take(0, 10, start));
-        assert!((1..10_000).all(|n| take(n, 1, start)));
+        assert!((1..10_000).all(|n| take(n, 1, at(n))));
         assert!(buckets.len() <= SHARDS * 4);
-        assert!(!take(0, 1, start), "it is still empty");
-        assert!(take(1, 10, start), "it was idle, and begins anew");
+        assert!(!take(0, 1, at(10_000)), "it is still empty");
+        assert!(take(1, 10, at(10_000)), "it was idle, and begins anew");
         // A minute later all are full, and make room.
         let later = start + Duration::from_secs(60);
         assert!((20_000..20_010).all(|n| take(n, 1, later)));
