@@ -540,9 +540,8 @@ async fn to_choose_allocates_nothing_once_warm() {
         ("config", config(json!({ "timeout": "500" }))),
     ];
     let fleet = Fleet::new(&rules).await;
-    let endpoint = |i: u16| {
-        Endpoint::new("10.0.0.1", 8000 + i).with("version", if i % 2 == 0 { "1" } else { "2" })
-    };
+    let endpoint =
+        |i: u16| Endpoint::new("10.0.0.1", 8000 + i).with("version", (1 + i % 2).to_string());
     let headers = [("x-lane", "gray"), ("x-user", "alice")];
     let balances = [Balance::RoundRobin, Balance::LeastRequest, Balance::Hash("x-user".into())];
     for balance in balances {
