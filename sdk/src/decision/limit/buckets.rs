@@ -31,7 +31,23 @@ pub(crate) struct Buckets {
 /// On cache lines of its own, or threads with different keys would hinder each other.
 #[derive(Default)]
 #[repr(align(64))]
-struct Shard(Mutex<HashMap<Key, u128, BuildHasherDefault<Hashed>>>);
+struct Shard(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    /// The latest moment that was told here. A thread that was interrupted between looking at
+    /// the clock and taking tells an earlier one, at which the buckets of now make no sense.
+    latest: u128,
+    full: HashMap<Key, u128, BuildHasherDefault<Hashed>>,
+}
+
+impl Kept {
+    /// Now, or the latest moment, if that is later.
+    fn now(&mut self, now: u128) -> u128 {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+}
 
 /// See [`Buckets`].
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,7 +104,7 @@ impl Buckets {
 
     /// How many keys are kept.
     pub(super) fn len(&self) -> usize {
-        let lens = self.shards.iter().map(|shard| shard.lock().len());
+        let lens = self.shards.iter().map(|shard| shard.lock().full.len());
         lens.sum()
     }
 
@@ -101,21 +117,23 @@ impl Buckets {
         now: Instant,
     ) -> Result<(), Duration> {
         let (now, key) = (self.moment(now), self.key(key));
-        let mut shard = self.shard(key).lock();
-        if let Some(full) = shard.get_mut(&key) {
+        let mut kept = self.shard(key).lock();
+        let now = kept.now(now);
+        let buckets = &mut kept.full;
+        if let Some(full) = buckets.get_mut(&key) {
             return quota.take(full, now, cost);
         }
-        if shard.len() >= self.capacity {
-            shard.retain(|_, full| *full > now);
+        if buckets.len() >= self.capacity {
+            buckets.retain(|_, full| *full > now);
         }
-        if shard.len() >= self.capacity
-            && let Some(idlest) = shard.iter().min_by_key(|(_, full)| **full).map(|(key, _)| *key)
+        if buckets.len() >= self.capacity
+            && let Some(idlest) = buckets.iter().min_by_key(|(_, full)| **full).map(|(key, _)| *key)
         {
-            shard.remove(&idlest);
+            buckets.remove(&idlest);
         }
         let mut full = now;
         let taken = quota.take(&mut full, now, cost);
-        shard.insert(key, full);
+        buckets.insert(key, full);
         taken
     }
 
@@ -128,14 +146,16 @@ impl Buckets {
         now: Instant,
     ) -> Result<(), Duration> {
         let (now, key) = (self.moment(now), self.key(key));
-        let full = self.shard(key).lock().get(&key).copied();
+        let mut kept = self.shard(key).lock();
+        let now = kept.now(now);
+        let full = kept.full.get(&key).copied();
         quota.check(full.unwrap_or(now), now, cost)
     }
 
     /// Undoes a take.
     pub(super) fn give_back(&self, quota: &Quota, key: &[u8], cost: u32) {
         let key = self.key(key);
-        if let Some(full) = self.shard(key).lock().get_mut(&key) {
+        if let Some(full) = self.shard(key).lock().full.get_mut(&key) {
             quota.give_back(full, cost);
         }
     }
@@ -159,7 +179,7 @@ impl Buckets {
 }
 
 impl Shard {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, u128, BuildHasherDefault<Hashed>>> {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,6 +224,20 @@ mod tests {
         assert!((20_000..20_010).all(|n| take(n, 1, later)));
         assert!(buckets.len() <= SHARDS * 4);
         assert!(take(0, 10, later));
+    }
+
+    /// As of a thread that was interrupted between looking at the clock and taking.
+    #[test]
+    fn a_moment_that_is_past_takes_no_call_back() {
+        let (quota, start) = (quota(10, 10), Instant::now());
+        let buckets = Buckets::default();
+        let (past, now) = (start + Duration::from_secs(1), start + Duration::from_secs(2));
+        assert_eq!(buckets.take(&quota, b"k", 10, now), Ok(()));
+        for moment in [past, now] {
+            let wait = Err(Duration::from_millis(100));
+            assert_eq!(buckets.check(&quota, b"k", 1, moment), wait);
+            assert_eq!(buckets.take(&quota, b"k", 1, moment), wait);
+        }
     }
 
     #[test]
