@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::tls::ConnectionCounts;
+
 mod cell;
 mod latency;
 mod recorder;
@@ -31,6 +33,8 @@ pub struct Metrics {
     /// Of the rules in force that were asked at least once; by type, in the order of their
     /// application.
     pub rules: Vec<RuleMetrics>,
+    /// What became of connections that [`tls`](crate::tls) was to take.
+    pub connections: ConnectionCounts,
 }
 
 /// How often something was the case, and how long those decisions took.
@@ -89,10 +93,14 @@ impl RuleMetrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(recorder: &Recorder, rules: Vec<RuleMetrics>) -> Self {
+    pub(crate) fn new(
+        recorder: &Recorder,
+        rules: Vec<RuleMetrics>,
+        connections: ConnectionCounts,
+    ) -> Self {
         let counted = |(what, count)| Counted { what, count, latency: recorder.latency(what) };
         let decisions = Outcome::ALL.into_iter().zip(recorder.counts()).map(counted).collect();
-        Self { decisions, rules }
+        Self { decisions, rules, connections }
     }
 
     /// How many decisions came to this.

@@ -309,7 +309,7 @@ impl Shared {
             let Entry { key, shadow, stats, .. } = entry;
             RuleMetrics::of(kind.type_name, key, *shadow, stats, decisions.of(kind.phase))
         });
-        Metrics::new(&self.recorder, rules.collect())
+        Metrics::new(&self.recorder, rules.collect(), self.connections.now())
     }
 
     /// What the plane is to be told of the rules.

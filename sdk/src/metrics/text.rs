@@ -3,12 +3,14 @@
 use std::fmt::{self, Write as _};
 
 use super::{Latency, Metrics, RuleMetrics};
+use crate::tls::ConnectionCounts;
 
 /// The content type of [`Metrics::openmetrics`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const DECISIONS: &str = "rulecast_decisions";
 const DECISION_SECONDS: &str = "rulecast_decision_seconds";
+const CONNECTIONS: &str = "rulecast_connections";
 const RULE_DECISIONS: &str = "rulecast_rule_decisions";
 const RULE_SECONDS: &str = "rulecast_rule_decision_seconds";
 
@@ -50,6 +52,29 @@ impl Metrics {
             for given in &rule.verdicts {
                 let labels = labels_of_rule(rule, given.what.as_str());
                 histogram(text, RULE_SECONDS, &labels, &given.latency)?;
+            }
+        }
+        head(text, CONNECTIONS, "counter", "Connections, by what became of them")?;
+        let ConnectionCounts {
+            tls,
+            plaintext,
+            plaintext_refused,
+            tls_refused,
+            handshakes_failed,
+            silent,
+            drained,
+        } = self.connections;
+        for (outcome, count) in [
+            ("tls", tls),
+            ("plaintext", plaintext),
+            ("plaintext_refused", plaintext_refused),
+            ("tls_refused", tls_refused),
+            ("handshake_failed", handshakes_failed),
+            ("silent", silent),
+            ("drained", drained),
+        ] {
+            if count > 0 {
+                writeln!(text, "{CONNECTIONS}_total{{outcome=\"{outcome}\"}} {count}")?;
             }
         }
         Ok(())
@@ -120,7 +145,9 @@ mod tests {
         );
         let key = Arc::from("a\"b\\c\n/ns");
         let rule = RuleMetrics::of("g/v/AuthorizationPolicy", &key, false, &stats, None);
-        let mut metrics = Metrics::new(&recorder, rule.into_iter().collect());
+        let mut metrics =
+            Metrics::new(&recorder, rule.into_iter().collect(), ConnectionCounts::default());
+        metrics.connections.plaintext_refused = 3;
         let histogram = Histogram::default();
         histogram.record(Duration::from_nanos(300));
         metrics.decisions[2].latency = histogram.read();
@@ -131,6 +158,7 @@ mod tests {
             "# TYPE rulecast_decisions counter",
             "rulecast_decisions_total{decision=\"authorize\",outcome=\"denied\"} 1",
             "# UNIT rulecast_decision_seconds seconds",
+            "rulecast_connections_total{outcome=\"plaintext_refused\"} 3",
             "rulecast_decision_seconds_bucket{decision=\"authorize\",outcome=\"denied\",le=\"0.000000256\"} 0",
             "rulecast_decision_seconds_bucket{decision=\"authorize\",outcome=\"denied\",le=\"0.000000512\"} 1",
             "rulecast_decision_seconds_bucket{decision=\"authorize\",outcome=\"denied\",le=\"+Inf\"} 1",
