@@ -10,6 +10,8 @@ use super::{
 /// Bits of a word: phase, spared, generation, two counts, milliseconds.
 const COUNT: u32 = 10;
 const MASK: u64 = (1 << COUNT) - 1;
+/// Most errors one after the other that are told apart; they take the place of both counts.
+const MOST_ERRORS: u32 = (1 << (2 * COUNT)) - 1;
 const TIME: u32 = u32::BITS;
 const GENERATION: u32 = TIME + 2 * COUNT;
 const GENERATIONS: u64 = (1 << 9) - 1;
@@ -48,7 +50,7 @@ impl Word {
         let count = |at: u32| (word >> at & MASK) as u16;
         let (since, spared) = (word as u32, word >> SPARED & 1 == 1);
         let phase = match word >> PHASE {
-            0 => Phase::Closed { errors: (word >> TIME & (1 << (2 * COUNT)) - 1) as u32 },
+            0 => Phase::Closed { errors: (word >> TIME) as u32 & MOST_ERRORS },
             1 => Phase::Open { since, spared },
             _ => Phase::Trying {
                 since,
@@ -245,7 +247,7 @@ impl Cell {
                 (Some(word.with(Phase::Closed { errors: 0 })), None)
             }
             (Phase::Closed { errors }, End::Failed) => {
-                let errors = (errors + 1).min((1 << (2 * COUNT)) - 1);
+                let errors = (errors + 1).min(MOST_ERRORS);
                 match self.opens(settings, errors, now) {
                     true => (Some(word.next(open)), Some(Change::Opened)),
                     false => (Some(word.with(Phase::Closed { errors })), None),

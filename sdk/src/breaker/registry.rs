@@ -42,8 +42,10 @@ struct Groups {
 #[derive(Debug, Default)]
 struct Known {
     rules: u64,
-    sets: HashMap<u32, (WeakSet, Vec<(Box<str>, Arc<Bound>)>)>,
+    sets: HashMap<u32, (WeakSet, ByService)>,
 }
+
+type ByService = Vec<(Box<str>, Arc<Bound>)>;
 
 impl Known {
     fn get(&self, rules: u64, service: &str, endpoints: &EndpointSet) -> Option<&Arc<Bound>> {

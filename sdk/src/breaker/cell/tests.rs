@@ -35,10 +35,9 @@ fn call(cell: &Cell, settings: &Settings, end: End, now: u64) -> Option<Change> 
 
 #[test]
 fn words_are_read_as_they_were_written() {
-    let most = (1 << (2 * COUNT)) - 1;
     for phase in [
         Phase::Closed { errors: 0 },
-        Phase::Closed { errors: most },
+        Phase::Closed { errors: MOST_ERRORS },
         Phase::Open { since: u32::MAX, spared: true },
         Phase::Trying { since: 7, under_way: 1000, succeeded: 999, spared: false },
         Phase::Trying { since: 0, under_way: 0, succeeded: 1023, spared: true },
