@@ -4,6 +4,7 @@ mod board;
 mod http;
 mod load;
 mod plane;
+mod rules;
 mod screen;
 mod script;
 mod shop;
@@ -121,7 +122,7 @@ impl Demo {
         // One that was killed meanwhile, to see what happens, is no fault of the demo.
         if let Err(error) = shop.stop().await {
             let error = format!("{error:#}");
-            crate::output::outln!("{}", error.lines().next().unwrap_or_default());
+            crate::output::outln!("{}", error.split(';').next().unwrap_or_default());
         }
         service.stop().await?;
         ca.stop().await?;
@@ -133,7 +134,7 @@ impl Demo {
         let work = tempfile::Builder::new().prefix("rulecast-demo-").tempdir()?;
         let rules = match &self.rules {
             Some(dir) => dir.clone(),
-            None if self.once => script::rules(work.path())?,
+            None if self.once => rules::folder(work.path())?,
             None => working_copy()?,
         };
         fs::create_dir_all(&rules).with_context(|| format!("rules folder {}", rules.display()))?;
@@ -190,8 +191,8 @@ async fn watch(shop: &Shop, job: &Job, mut admin: Admin, shutdown: &Cancellation
         }
         let calls = board.calls();
         if screen.is_live() {
-            let now = format!("{calls}\nRULES HELD BY\n{held}\nSHADOWS\n{shadows}");
-            screen.stand(&now);
+            let title = if shadows.is_empty() { "" } else { "\nSHADOWS\n" };
+            screen.stand(&format!("{calls}\nRULES HELD BY\n{held}{title}{shadows}"));
         } else if changed || printed.elapsed() >= PRINT {
             screen.stand(&format!("{}\n{held}{shadows}{calls}", time_of_day()));
             printed = Instant::now();
