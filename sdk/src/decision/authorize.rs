@@ -176,13 +176,16 @@ impl Policies {
             };
             let (mut sink, mut faults) = (Verdicts::of(call), Vec::new());
             let ran = explained::run(&asked, workers, &mut sink, &mut faults, lines);
+            let would = match sink.shadow.speaks() {
+                true => Some(sink.enforced.clone().with(sink.shadow).reason()),
+                false => None,
+            };
             let mut given = match faults.iter().find(|fault| !fault.shadow) {
                 Some(fault) => Authorization::of(Reason::Fault(fault.fault.clone())),
                 None => Authorization::of(sink.enforced.reason()),
             };
-            if given.is_allowed() && sink.shadow.speaks() {
-                let would = sink.enforced.with(sink.shadow).reason();
-                given.would_deny = (!would.allows()).then_some(would);
+            if given.is_allowed() {
+                given.would_deny = would.filter(|would| !would.allows());
             }
             if let Ran::Done(draw) = ran {
                 given.draw = draw;
@@ -195,7 +198,7 @@ impl Policies {
 }
 
 /// What some rules say of a call.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Said {
     denied: Option<Denial>,
     allowed: Option<Arc<str>>,
@@ -220,18 +223,17 @@ impl Said {
         }
     }
 
-    fn reason(&self) -> Reason {
-        match (&self.denied, &self.allowed) {
-            (Some(Denial { key, message, .. }), _) => {
-                Reason::DeniedBy { key: key.clone(), message: message.clone() }
-            }
-            (None, Some(key)) => Reason::AllowedBy(key.clone()),
+    fn reason(self) -> Reason {
+        match (self.denied, self.allowed) {
+            (Some(Denial { key, message, .. }), _) => Reason::DeniedBy { key, message },
+            (None, Some(key)) => Reason::AllowedBy(key),
             (None, None) if self.could => Reason::NoneAllows,
             (None, None) => Reason::NoPolicy,
         }
     }
 }
 
+#[derive(Clone)]
 struct Denial {
     /// Of the rule, among those asked.
     place: usize,
@@ -283,6 +285,8 @@ impl<'a> Verdicts<'a> {
 }
 
 impl Sink for Verdicts<'_> {
+    const SKIPPED: bool = false;
+
     fn begin(&mut self) {
         *self = Self::of(self.call);
     }

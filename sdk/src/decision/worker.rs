@@ -8,12 +8,13 @@ use std::{
 
 use rulecast_policy::{
     abi,
-    outcome::{self, Outcome, RuleOutcome},
+    outcome::{self, Did, Outcome, RuleOutcome},
     request::{self, Frame, RuleRef},
 };
 
 use super::{
     engine::Source,
+    health::Health,
     request::{Attribute, Call},
     rule_set::{Entry, KindRules},
 };
@@ -47,7 +48,8 @@ struct Committed {
 
 /// How a list of rules is evaluated.
 struct Plan {
-    rules: Vec<RuleRef>,
+    /// As they stand in a request.
+    rules: Vec<[u8; request::RULE]>,
     /// Index of each in the rule set.
     indices: Vec<u32>,
     /// The key of each.
@@ -109,6 +111,9 @@ pub(crate) struct Evaluated<'a> {
 
 /// Takes an answer over. An error is what is wrong with it, and undoes the evaluation.
 pub(crate) trait Sink {
+    /// Whether it is told of rules that did nothing. Where many rules speak of a call, that
+    /// costs more than the decision.
+    const SKIPPED: bool = true;
     /// Before each try: what came of the last one does not count.
     fn begin(&mut self);
     /// An effect, with the rule that it belongs to. All effects come before the rules.
@@ -117,7 +122,7 @@ pub(crate) trait Sink {
         effect: outcome::Effect<'_>,
         rule: Option<(u32, &Entry, &Arc<str>)>,
     ) -> Result<(), &'static str>;
-    /// A rule, in the order asked.
+    /// A rule, in the order asked; see [`SKIPPED`](Self::SKIPPED).
     fn rule(&mut self, rule: Evaluated<'_>) -> Result<(), &'static str>;
     /// Counts what the rules made of the call, once the whole answer is taken over.
     fn count(&mut self, _tally: &Tally<'_>) {}
@@ -307,12 +312,15 @@ impl Live {
             plan.indices.push(index);
             plan.keys.push(committed.key.clone());
             plan.counters.push(committed.counter.clone());
-            plan.rules.push(RuleRef {
+            let reference = RuleRef {
                 id: entry.id,
                 position: position as u16,
                 flags: if entry.shadow { request::SHADOW } else { 0 },
-            });
+            };
+            plan.rules.push(reference.encode());
         }
+        // Each then stands where a guest looks first.
+        plan.attributes.sort_unstable_by_key(|(slot, _)| *slot);
         Ok(plan)
     }
 
@@ -367,12 +375,12 @@ impl Live {
             draw,
             endpoints: wanted.endpoints.map_or(0, EndpointSet::len),
             candidates: wanted.candidates,
+            rules: &plan.rules,
         };
         let scratch = self.runner.scratch();
         // Half is for the answer.
         let half = scratch.len() / 2;
-        let written =
-            request::write(&mut scratch[..half], frame, plan.rules.iter().copied(), values);
+        let written = request::write(&mut scratch[..half], frame, values);
         if too_long.get() {
             let message = format!("a value has more than {} bytes", abi::MAX_VALUE);
             return Err(Fault::new(FaultKind::Oversize, message));
@@ -396,7 +404,11 @@ impl Live {
             };
             sink.effect(effect, rule).map_err(bad)?;
         }
+        let some_ill = Health::some_ill();
         for (place, outcome) in answer.rules().enumerate() {
+            if outcome.did == Did::Skipped && !S::SKIPPED && !some_ill {
+                continue;
+            }
             let Some((_, entry, key)) = entry(place) else { continue };
             if entry.health.is_ill() {
                 entry.health.succeeded();

@@ -3,7 +3,11 @@
 use std::net::IpAddr;
 
 use rulecast_api::ip;
-use rulecast_policy::{draw::mix, request::Request, trace::Trace};
+use rulecast_policy::{
+    draw::mix,
+    request::Request,
+    trace::{Quiet, Trace},
+};
 
 use crate::compile::{Check, Rules, Samples, Test};
 
@@ -60,6 +64,18 @@ impl<'a> Call<'a> {
             }
         }
         rules.all && !rules.rules.is_empty()
+    }
+
+    /// Whether one of its rules holds, or with `None` the policy as a whole matches.
+    #[inline]
+    pub(crate) fn rule_holds(&mut self, rules: &Rules, rule: Option<u32>) -> bool {
+        match rule {
+            None => self.matches(rules, &mut Quiet),
+            Some(rule) => rules
+                .rules
+                .get(rule as usize)
+                .is_some_and(|tests| tests.iter().all(|test| self.holds(test))),
+        }
     }
 
     fn holds(&mut self, test: &Test) -> bool {

@@ -15,12 +15,14 @@ pub struct Driver<P> {
     policy: P,
     attributes: Attributes,
     rules: BTreeMap<u32, Vec<u16>>,
+    /// The list of rules that the policy has prepared for.
+    prepared: Option<Vec<u8>>,
 }
 
 impl<P: Policy> Driver<P> {
     /// Around a fresh policy.
     pub fn new(policy: P) -> Self {
-        Self { policy, attributes: Attributes::default(), rules: BTreeMap::new() }
+        Self { policy, attributes: Attributes::default(), rules: BTreeMap::new(), prepared: None }
     }
 
     /// `rule_commit`: the answer is written at the scratch buffer's start.
@@ -55,6 +57,7 @@ impl<P: Policy> Driver<P> {
 
     /// `rule_remove`.
     pub fn remove(&mut self, id: u32) {
+        self.prepared = None;
         if let Some(slots) = self.rules.remove(&id) {
             self.attributes.release(&slots);
             self.policy.remove(id);
@@ -108,11 +111,17 @@ impl<P: Policy> Driver<P> {
         if !without && !self.policy.has_set(request.set) {
             return Packed::empty(Status::UnknownSet).pack();
         }
-        for rule in request.rules() {
-            if !self.policy.has_rule(rule.id) {
-                at_work(rule.id);
-                return Packed::empty(Status::UnknownRule).pack();
+        if !self.prepared.as_deref().is_some_and(|known| same(known, request.list())) {
+            for rule in request.rules() {
+                if !self.policy.has_rule(rule.id) {
+                    at_work(rule.id);
+                    return Packed::empty(Status::UnknownRule).pack();
+                }
             }
+            self.policy.prepare(&request, at_work);
+            let list = self.prepared.get_or_insert_default();
+            list.clear();
+            list.extend_from_slice(request.list());
         }
         let mut outcome = OutcomeWriter::new(tail, request.rules().len());
         call(&mut self.policy, &request, &mut outcome, at_work);
@@ -122,6 +131,15 @@ impl<P: Policy> Driver<P> {
             None => Packed::empty(Status::TooLarge).pack(),
         }
     }
+}
+
+/// Whether two lists are equal, by words: in a module `memcmp` goes byte by byte.
+#[inline]
+fn same(one: &[u8], other: &[u8]) -> bool {
+    let (ones, others) = (one.as_chunks::<8>().0, other.as_chunks::<8>().0);
+    let equal =
+        |(one, other): (&[u8; 8], &[u8; 8])| u64::from_le_bytes(*one) == u64::from_le_bytes(*other);
+    one.len() == other.len() && ones.iter().zip(others).all(equal)
 }
 
 fn packed(status: Status, offset: usize, len: usize) -> i64 {

@@ -29,6 +29,11 @@ pub trait Policy {
     /// Whether it holds this set.
     fn has_set(&self, set: u32) -> bool;
 
+    /// Sees a list of rules before it is evaluated the first time, and again after a rule was
+    /// taken or forgotten: what can be worked out of the list as a whole belongs here. All of
+    /// its rules are known; attributes and candidates are those of the first call.
+    fn prepare(&mut self, _request: &Request<'_>, _at_work: &mut dyn FnMut(u32)) {}
+
     /// Decides. All rules and the set of the request are known, `at_work` is to be called
     /// with the id of each rule before it is looked at.
     fn evaluate(

@@ -38,6 +38,16 @@ pub struct RuleRef {
     pub flags: u16,
 }
 
+impl RuleRef {
+    /// As it stands in a request. Lists are encoded once and used for many requests.
+    #[inline]
+    pub fn encode(self) -> [u8; RULE] {
+        let entry =
+            u64::from(self.id) | u64::from(self.position) << 32 | u64::from(self.flags) << 48;
+        entry.to_le_bytes()
+    }
+}
+
 /// A request, still encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -104,6 +114,12 @@ impl<'a> Request<'a> {
         })
     }
 
+    /// The same, still encoded: equal bytes are equal lists.
+    #[inline]
+    pub(crate) fn list(&self) -> &'a [u8] {
+        self.rules
+    }
+
     /// The candidates' words, see [`bits`].
     #[inline]
     pub fn candidates(&self) -> impl ExactSizeIterator<Item = u64> + 'a {
@@ -115,17 +131,19 @@ impl<'a> Request<'a> {
     /// An attribute's value; `None` when it is absent (or lies outside of the request).
     #[inline]
     pub fn attribute(&self, slot: u16) -> Option<&'a [u8]> {
-        for entry in self.attributes.chunks_exact(ATTRIBUTE) {
-            if u16::from_le_bytes([entry[0], entry[1]]) == slot {
-                let offset = u32_at(entry, 4)?;
-                if offset == ABSENT {
-                    return None;
-                }
-                let start = offset as usize;
-                return self.all.get(start..start.checked_add(u32_at(entry, 8)? as usize)?);
-            }
+        let has = |entry: &&[u8]| entry[..2] == slot.to_le_bytes();
+        // Where every slot is in use, each is in its place.
+        let at = usize::from(slot) * ATTRIBUTE;
+        let entry = match self.attributes.get(at..at + ATTRIBUTE).filter(has) {
+            Some(entry) => entry,
+            None => self.attributes.chunks_exact(ATTRIBUTE).find(has)?,
+        };
+        let (offset, len) = (u32_at(entry, 4)?, u32_at(entry, 8)?);
+        if offset == ABSENT {
+            return None;
         }
-        None
+        let start = offset as usize;
+        self.all.get(start..start.checked_add(len as usize)?)
     }
 
     /// An attribute as text; `None` when it is absent or not UTF-8.
@@ -145,30 +163,28 @@ pub struct Frame<'a> {
     pub endpoints: usize,
     /// The candidates' words, as many as the set's size needs.
     pub candidates: &'a [u64],
+    /// The rules to apply, each as [`RuleRef::encode`] gives it.
+    pub rules: &'a [[u8; RULE]],
 }
 
 /// Encodes a request into `buffer` and gives its length; `None` when it does not fit.
-/// Each attribute is its slot and value, `None` where absent.
+/// Each attribute is its slot and value, `None` where absent; a guest is faster when they come
+/// by ascending slot.
 #[inline]
 pub fn write<'v>(
     buffer: &mut [u8],
     frame: Frame<'_>,
-    rules: impl ExactSizeIterator<Item = RuleRef>,
     attributes: impl ExactSizeIterator<Item = (u16, Option<&'v [u8]>)>,
 ) -> Option<usize> {
     let count = attributes.len();
     let mut writer = Writer::new(buffer);
     writer.u16(abi::VERSION as u16);
-    writer.u16(u16::try_from(rules.len()).ok()?);
+    writer.u16(u16::try_from(frame.rules.len()).ok()?);
     writer.u32(frame.set);
     writer.u64(frame.draw);
     writer.u32(u32::try_from(frame.endpoints).ok()?);
     writer.u32(u32::try_from(count).ok()?);
-    for rule in rules {
-        let entry =
-            u64::from(rule.id) | u64::from(rule.position) << 32 | u64::from(rule.flags) << 48;
-        writer.u64(entry);
-    }
+    writer.put(frame.rules.as_flattened());
     for &word in frame.candidates.iter().take(bits::words(frame.endpoints)) {
         writer.u64(word);
     }
@@ -201,10 +217,12 @@ mod tests {
     fn round_trips() {
         let mut buffer = [0; 256];
         let rule = RuleRef { id: 7, position: 1, flags: SHADOW };
-        let frame = Frame { set: 3, draw: 9, endpoints: 65, candidates: &[u64::MAX, 1] };
+        let rules = [rule.encode()];
+        let candidates = [u64::MAX, 1];
+        let frame =
+            Frame { set: 3, draw: 9, endpoints: 65, candidates: &candidates, rules: &rules };
         let attributes = [(4, Some(b"getFoo".as_slice())), (5, None), (6, Some(b"".as_slice()))];
-        let len =
-            write(&mut buffer, frame, [rule].into_iter(), attributes.into_iter()).expect("fits");
+        let len = write(&mut buffer, frame, attributes.into_iter()).expect("fits");
         let request = Request::read(&buffer[..len]).expect("well-formed");
         assert_eq!((request.set, request.draw, request.endpoints()), (3, 9, 65));
         assert_eq!(request.rules().collect::<Vec<_>>(), [rule]);
@@ -213,9 +231,19 @@ mod tests {
         assert_eq!(request.attribute(5), None);
         assert_eq!(request.text(6), Some(""));
         assert_eq!(request.attribute(7), None);
+        let dense = [(0, Some(b"a".as_slice())), (1, None), (2, Some(b"c".as_slice()))];
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+            let attributes = order.map(|at: usize| dense[at]);
+            let mut buffer = [0; 256];
+            let len = write(&mut buffer, frame, attributes.into_iter()).expect("fits");
+            let request = Request::read(&buffer[..len]).expect("well-formed");
+            for (slot, value) in dense {
+                assert_eq!(request.attribute(slot), value, "{slot} of {order:?}");
+            }
+        }
         for short in 0..len {
             let mut small = vec![0; short];
-            assert!(write(&mut small, frame, [rule].into_iter(), attributes.into_iter()).is_none());
+            assert!(write(&mut small, frame, attributes.into_iter()).is_none());
         }
     }
 

@@ -16,8 +16,14 @@ fn vectors() -> BTreeMap<&'static str, Vec<u8>> {
     let rules =
         [RuleRef { id: 7, position: 0, flags: 0 }, RuleRef { id: 9, position: 1, flags: SHADOW }];
     let values = [(0, Some(b"getOrder".as_slice())), (3, None)];
-    let frame = Frame { set: 5, draw: 0x0123_4567_89ab_cdef, endpoints: 3, candidates: &[0b111] };
-    let len = request::write(&mut buffer, frame, rules.into_iter(), values.into_iter());
+    let frame = Frame {
+        set: 5,
+        draw: 0x0123_4567_89ab_cdef,
+        endpoints: 3,
+        candidates: &[0b111],
+        rules: &rules.map(RuleRef::encode),
+    };
+    let len = request::write(&mut buffer, frame, values.into_iter());
     all.insert("request", buffer[..len.expect("fits")].to_vec());
 
     let mut writer = OutcomeWriter::new(&mut buffer, 2);
