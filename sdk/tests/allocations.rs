@@ -145,6 +145,23 @@ fn limiting_allocates_nothing_once_warm() {
 }
 
 #[test]
+fn two_sets_of_rules_do_not_drive_each_other_out() {
+    let rules = |word: &str| RuleSet::default().with(AUTHORIZATION, [rule("a", word)]);
+    let sets = [rules("allow method get"), rules("deny method put")];
+    let one = Policies::none().with_native(AUTHORIZATION, Scripted::native);
+    let call = Inbound::new().method("get");
+    let turns = |policies: [&Policies; 2]| {
+        allocations(|| {
+            for (policies, rules) in policies.into_iter().zip(&sets) {
+                assert!(policies.authorize(rules, &call).is_allowed());
+            }
+        })
+    };
+    assert!(turns([&one, &one]) > 0, "by one instance, each is given to it again");
+    assert_eq!(turns([&one, &one.apart()]), 0);
+}
+
+#[test]
 fn allowing_allocates_nothing_once_warm() {
     let scripted = [rule("d", "deny method put"), rule("a", "allow request.headers[x-user] alice")];
     let (allow, deny) = (Action::Allow.into(), Action::Deny.into());

@@ -153,7 +153,8 @@ impl Shared {
         Self {
             held: ArcSwap::from_pointee(held),
             engine,
-            policies,
+            // Clients of one process have different rules.
+            policies: policies.apart(),
             consumer: own.into_iter().chain(parameters).collect(),
             startup: builder.startup,
             sampling: Sampling::new(builder.traced),

@@ -1,5 +1,5 @@
 use std::sync::{
-    Mutex, OnceLock, PoisonError,
+    Arc, Mutex, OnceLock, PoisonError,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -10,6 +10,7 @@ use super::{Rejection, health::Health};
 use crate::host::{Fault, FaultKind, Module, ModuleError, Runner};
 
 /// Where a policy comes from.
+#[derive(Clone)]
 pub(super) enum Origin {
     /// Compiled when first needed.
     Embedded(&'static [u8]),
@@ -40,7 +41,8 @@ pub(super) struct Engine {
     pub(super) digest: Digest,
     pub(super) health: Health,
     origin: Origin,
-    source: OnceLock<Result<Source, ModuleError>>,
+    /// Shared by engines that are [`apart`](Self::apart).
+    source: Arc<OnceLock<Result<Source, ModuleError>>>,
     /// For checking rules off the call path.
     checker: Mutex<Option<Runner>>,
 }
@@ -58,9 +60,15 @@ impl Engine {
             digest,
             health: Health::default(),
             origin,
-            source: OnceLock::new(),
+            source: Arc::default(),
             checker: Mutex::new(None),
         }
+    }
+
+    /// Another one with the same module, which is compiled once, and with instances of its own:
+    /// an instance holds the rules of one set.
+    pub(super) fn apart(&self) -> Self {
+        Self { source: self.source.clone(), ..Self::new(self.origin.clone()) }
     }
 
     /// Compiles the module, unless that is done.

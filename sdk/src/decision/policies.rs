@@ -63,6 +63,14 @@ impl Policies {
         BUILTIN.get_or_init(make).clone()
     }
 
+    /// The same policies for rules of another origin. Where two sets of rules take turns in a
+    /// thread, each by policies apart, neither is forgotten for the other.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        let apart = |engine: &Option<Arc<Engine>>| Some(Arc::new(engine.as_ref()?.apart()));
+        Self(self.0.iter().map(apart).collect())
+    }
+
     /// Without any: every kind is passed over.
     pub fn none() -> Self {
         Self(POLICIES.iter().map(|_| None).collect())
