@@ -122,7 +122,10 @@ fn deny_beats_allow_and_one_allow_suffices() {
     };
     assert_eq!(given(&[]), Reason::NoPolicy);
     assert_eq!(given(&[("d", "deny method put")]), Reason::NoPolicy);
-    assert_eq!(given(&[("a", no)]), Reason::NoneAllows);
+    let none = Reason::NoneAllows { key: "a/ns".into() };
+    assert_eq!(given(&[("a", no)]), none);
+    assert_eq!(given(&[("a", no), ("b", no)]), none);
+    assert!(none.to_string().contains("a/ns does not"));
     assert_eq!(given(&[("a", no), ("b", yes)]), Reason::AllowedBy("b/ns".into()));
     let denied = Reason::DeniedBy { key: "d/ns".into(), message: "not today".into() };
     assert_eq!(given(&[("a", yes), ("d", "deny destination.port 80")]), denied);
@@ -153,7 +156,8 @@ fn what_watches_is_noted_and_shadows_only_would_deny() {
     assert_eq!(noted(&one), want);
     // An ALLOW policy in shadow would deny all that it does not allow.
     let two = authorize([shadow(rule("a", "allow method put"))]);
-    assert_eq!((two.reason, two.would_deny), (Reason::NoPolicy, Some(Reason::NoneAllows)));
+    let none = Reason::NoneAllows { key: "a/ns".into() };
+    assert_eq!((two.reason, two.would_deny), (Reason::NoPolicy, Some(none)));
     // It changes nothing where the call is denied anyway, or it would be allowed.
     let three = authorize([rule("d", "deny"), shadow(rule("e", "deny"))]);
     assert_eq!((three.reason.key(), three.would_deny), (Some("d/ns"), None));

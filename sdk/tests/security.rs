@@ -68,7 +68,7 @@ fn an_explanation_says_why() {
         assert_eq!(explained.decision, policies.authorize(&rules, &call));
         assert_eq!(
             explained.text,
-            "denied: no ALLOW policy matches it\n\
+            "denied: no ALLOW policy matches it, p0/default does not\n\
              rule p0/default\n  \
              rule 0 does not hold: source.namespace is \"b\", wanted a\n  \
              rule 1 does not hold: method is \"PUT\", wanted GET\n\

@@ -120,7 +120,8 @@ async fn tonic_takes_whom_the_rules_name_and_tells_the_others_why() {
     let (front, guest) = (site.identity("web", "front").await, site.identity("guest", "x").await);
     let mut front = health(address, &front).await;
     let mut guest = health(address, &guest).await;
-    let none = (Code::PermissionDenied, "call denied: no ALLOW policy matches it".to_owned());
+    let words = "call denied: no ALLOW policy matches it, front-may-check/shop does not";
+    let none = (Code::PermissionDenied, words.to_owned());
     checks(&mut front, Result::is_ok).await;
     assert_eq!(check(&mut guest).await, Err(none.clone()));
     let watched = front.watch(HealthCheckRequest::default()).await.map(drop);
@@ -187,7 +188,8 @@ async fn axum_is_asked_by_verb_path_and_what_the_application_adds() {
     // Where everybody may know, nobody is left to wonder.
     let (status, text) = send(&http, get("/open/files/a", false)).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
-    assert_eq!(text, "call denied: no ALLOW policy matches it\n");
+    let words = "call denied: no ALLOW policy matches it, gold-may-read/shop does not\n";
+    assert_eq!(text, words);
     server.abort();
     plane.end().await;
 }

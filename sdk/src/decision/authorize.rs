@@ -88,7 +88,10 @@ pub enum Reason {
         message: String,
     },
     /// Denied: ALLOW policies are for this server, and none of them allows the call.
-    NoneAllows,
+    NoneAllows {
+        /// One of them, `<name>/<namespace>`.
+        key: Arc<str>,
+    },
     /// Denied: the policies could not be asked.
     Fault(Fault),
 }
@@ -116,7 +119,9 @@ impl fmt::Display for Reason {
             Self::AllowedBy(key) => write!(f, "{key} allows it"),
             Self::DeniedBy { key, message } if message.is_empty() => write!(f, "{key} denies it"),
             Self::DeniedBy { key, message } => write!(f, "{key} denies it: {message}"),
-            Self::NoneAllows => f.write_str("no ALLOW policy matches it"),
+            Self::NoneAllows { key } => {
+                write!(f, "no ALLOW policy matches it, {key} does not")
+            }
             Self::Fault(fault) => write!(f, "it cannot be decided: {fault}"),
         }
     }
@@ -202,24 +207,24 @@ impl Policies {
 struct Said {
     denied: Option<Denial>,
     allowed: Option<Arc<str>>,
-    /// One of them could have allowed.
-    could: bool,
+    /// One that allows calls, but not this one.
+    could: Option<Arc<str>>,
 }
 
 impl Said {
     fn speaks(&self) -> bool {
-        self.denied.is_some() || self.could
+        self.denied.is_some() || self.allowed.is_some() || self.could.is_some()
     }
 
     fn allows(&self) -> bool {
-        self.denied.is_none() && (self.allowed.is_some() || !self.could)
+        self.denied.is_none() && (self.allowed.is_some() || self.could.is_none())
     }
 
     fn with(self, other: Self) -> Self {
         Self {
             denied: self.denied.or(other.denied),
             allowed: self.allowed.or(other.allowed),
-            could: self.could || other.could,
+            could: self.could.or(other.could),
         }
     }
 
@@ -227,8 +232,10 @@ impl Said {
         match (self.denied, self.allowed) {
             (Some(Denial { key, message, .. }), _) => Reason::DeniedBy { key, message },
             (None, Some(key)) => Reason::AllowedBy(key),
-            (None, None) if self.could => Reason::NoneAllows,
-            (None, None) => Reason::NoPolicy,
+            (None, None) => match self.could {
+                Some(key) => Reason::NoneAllows { key },
+                None => Reason::NoPolicy,
+            },
         }
     }
 }
@@ -312,10 +319,11 @@ impl Sink for Verdicts<'_> {
         }
         let said = if entry.shadow { &mut self.shadow } else { &mut self.enforced };
         match verdict {
-            verdict::NONE => said.could = true,
+            verdict::NONE => {
+                said.could.get_or_insert_with(|| key.clone());
+            }
             verdict::ALLOW => {
                 self.matched[word] |= bit;
-                said.could = true;
                 said.allowed.get_or_insert_with(|| key.clone());
             }
             verdict::DENY => {

@@ -97,7 +97,8 @@ fn no_call_is_taken_before_it_is_known_who_may() {
     assert_eq!(shared.authorize(&call).reason, Reason::NoPolicy);
     install(&shared, AUTHORIZATION, &["a/ns"]);
     assert_eq!(shared.authorize(&call).reason, Reason::AllowedBy("a/ns".into()));
-    assert_eq!(shared.authorize(&call.application("other")).reason, Reason::NoneAllows);
+    let reason = shared.authorize(&call.application("other")).reason;
+    assert_eq!(reason, Reason::NoneAllows { key: "a/ns".into() });
 }
 
 #[test]
