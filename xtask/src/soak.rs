@@ -19,6 +19,21 @@ pub(crate) fn run(root: &Path, factor: u64) -> Result<()> {
     if !kube::is_built(root) {
         kube::build(root)?;
     }
+    let bench = Command::new(env!("CARGO"))
+        .current_dir(root)
+        .args([
+            "clippy",
+            "-p",
+            "rulecast-bench",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ])
+        .status()
+        .context("cargo clippy")?;
+    ensure!(bench.success(), "the benchmarks do not build, or not without warnings");
     let times = |n: u64| n.saturating_mul(factor).to_string();
     let status = Command::new(env!("CARGO"))
         .current_dir(root)
