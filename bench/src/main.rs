@@ -2,6 +2,8 @@
 //! its result as a ratio: machines are noisy, ratios of one run less so.
 
 mod decision;
+mod report;
+mod rounds;
 
 use clap::{Parser, Subcommand};
 
@@ -10,16 +12,22 @@ use clap::{Parser, Subcommand};
 struct Args {
     #[command(subcommand)]
     bench: Bench,
+    /// Close with one line of JSON: rows and goals
+    #[arg(long, global = true)]
+    json: bool,
 }
 
 #[derive(Subcommand)]
 enum Bench {
-    /// One routing decision: sandboxed beside the same policy natively
+    /// One decision: sandboxed, native, as middleware, and beside other policy engines
     Decision(decision::Decision),
 }
 
 fn main() -> anyhow::Result<()> {
-    match Args::parse().bench {
-        Bench::Decision(bench) => bench.run(),
-    }
+    let Args { bench, json } = Args::parse();
+    let report = match bench {
+        Bench::Decision(bench) => bench.run()?,
+    };
+    report.close(json);
+    Ok(())
 }
