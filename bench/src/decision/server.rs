@@ -63,7 +63,6 @@ pub(crate) fn run(report: &mut Report, rounds: Rounds) -> Result<()> {
         ways.push(deciding(client, call)?);
         ways.push(layer(client, request(call, &peer)?)?);
     }
-    if let Ok(n) = std::env::var("ZZ") { let n: usize = n.parse()?; let t = std::time::Instant::now(); ways[n](8_000_000); println!("{n}: {}", t.elapsed().as_secs_f64() * 125.0); return Ok(()); }
     let times = rounds.measure(&mut ways);
     for (at, name) in names.iter().enumerate() {
         report.row(format!("{name}: Client::authorize"), times.median(at * 2), "ns");
