@@ -332,7 +332,7 @@ async fn a_loop_of_ones_own_has_the_same_acceptor() {
     assert!(matches!(refused, Err(Refused::Plaintext)), "{refused:?}");
 }
 
-/// 300 requests per second for a minute, each tenth over a connection of its own, while both
+/// 300 requests per second for some seconds, each tenth over a connection of its own, while both
 /// sides get new certificates every five seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rotation_under_load_loses_no_request() {
@@ -384,5 +384,5 @@ async fn rotation_under_load_loses_no_request() {
     };
     assert_eq!(lost, Vec::<String>::new(), "of {sent}");
     assert!(sent >= 300 * RUN.as_secs() * 9 / 10, "{sent} is no load");
-    assert!(renewals.load(Ordering::Relaxed) >= 16, "{renewals:?}");
+    assert!(renewals.load(Ordering::Relaxed) >= 4, "{renewals:?}");
 }

@@ -35,7 +35,7 @@ use crate::{
 /// # use rulecast_sdk::{Client, layer::AuthorizeLayer};
 /// # async fn run(client: Client, routes: tonic::service::Routes)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// let server = tonic::transport::Server::builder().layer(AuthorizeLayer::grpc(&client));
+/// let mut server = tonic::transport::Server::builder().layer(AuthorizeLayer::grpc(&client));
 /// server.add_routes(routes).serve("[::]:8080".parse()?).await?;
 /// # Ok(())
 /// # }
